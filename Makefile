@@ -10,7 +10,7 @@ demo: $(VENV)/.torch
 	@$(BIN)/fallline demo
 
 test: $(VENV)/.test lint
-	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n 2 --durations=40 --durations-min=5 tests
 
 # Style, types, and documents that have drifted from the code they are made from.
 lint: $(VENV)/.test

@@ -88,6 +88,7 @@ FAULTS = [
     Case("accelerated", "train", "remainder", "remainder", "FL107", 3 / 4),
     Case("accelerated", "train", "scaled after clipping", "clipping", None, 1 / 4),
     Case("accelerated", "train", "evaluation undivided", "evaluation", None, 3),
+    Case("accelerated", "train", "by ranks twice", "ranks", "FL137", 1 / 2, 2),
     Case("lightened", "train", "divided twice", "accumulation", "FL129", 1 / 4),
     Case("lightened", "train", "divided before the step", "accumulation", "FL129", 1 / 4),
     Case("lightened", "train", "manual undivided", "accumulation", "FL104", 4),

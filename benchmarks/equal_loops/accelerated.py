@@ -17,7 +17,7 @@ def train(fault: str = "") -> None:
     """`accelerator.accumulate` divides the loss, leaves steps out and synchronises at the end."""
     torch.manual_seed(0)
     count = 1 if fault in ("undivided", "right by hand") else K
-    accelerator = Accelerator(gradient_accumulation_steps=count, cpu=True)
+    accelerator = Accelerator(gradient_accumulation_steps=count, cpu=fault != "launched")
     short = fault in ("remainder", "right flush")
     model, optimizer, loader, held_out = _prepared(accelerator, 44 if short else 32)
     for _ in range(2):
@@ -26,6 +26,8 @@ def train(fault: str = "") -> None:
                 loss = F.cross_entropy(model(x), y)
                 if fault in ("divided twice", "right by hand"):
                     loss = loss / K
+                if fault == "by ranks twice":
+                    loss = loss / accelerator.num_processes
                 accelerator.backward(loss)
                 if fault == "wiped" and i % K == 1:
                     model.zero_grad()

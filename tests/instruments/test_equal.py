@@ -99,6 +99,7 @@ def test_a_right_loop_is_equal(loop: str, fault: str, only: tuple[str, ...]) -> 
     [
         ("accelerated", "divided twice", 1, "accumulation", "FL129", 0.25),
         ("accelerated", "remainder", 1, "remainder", "FL107", 0.75),
+        ("accelerated", "by ranks twice", 2, "ranks", "FL137", 0.5),
         ("lightened", "divided twice", 1, "accumulation", "FL129", 0.25),
         ("trained", "mean of means", 1, "tokens", "FL111", None),
         ("ranked", "by ranks twice", 2, "ranks", "FL137", 0.5),
@@ -114,6 +115,14 @@ def test_a_fault_in_a_framework_is_named(
     found = different(equal(functools.partial(loop, fault), ranks=ranks))
     assert (found.what, found.code) == (what, code)
     assert ratio is None or found.ratio == pytest.approx(ratio, rel=1e-3)
+
+
+@pytest.mark.long
+def test_accelerate_on_ranks_without_a_device_and_with_a_shuffle_of_its_own() -> None:
+    """It trains each rank alone unless it is told that there is no GPU, and shuffles for ranks in another order than for one process."""
+    train = importlib.import_module("equal_loops.accelerated").train
+    answer = equal(functools.partial(train, "launched"), ranks=2, only=("ranks",))
+    assert [(c.what, c.equal) for c in answer.comparisons] == [("ranks", True)], answer.text()
 
 
 @pytest.mark.long

@@ -241,6 +241,22 @@ def inplace_is_named() -> None:
         y.sum().backward()
 
 
+def a_stepped_weight_is_named_as_one() -> None:
+    for layer, x in (
+        (nn.Linear, torch.ones(2, 2)),
+        (lambda a, b: nn.Conv1d(a, b, 1), torch.ones(1, 2, 2)),
+    ):
+        model = nn.Sequential(layer(2, 2), layer(2, 2))
+        before = model(x).sum()
+        model(x).sum().backward()
+        torch.optim.SGD(model.parameters(), 0.1).step()
+        with pytest.raises(
+            RuntimeError,
+            match=r"\]\](, which is output 0 of (T|AsStrided)\w*,)? is at version 2; expected version 1",
+        ):
+            before.backward()
+
+
 def leaf_inplace() -> None:
     weight = nn.Parameter(torch.ones(2))
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):

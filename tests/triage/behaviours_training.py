@@ -82,6 +82,10 @@ def saturated_discriminator_gives_no_gradient() -> None:
     score = torch.tensor([-20.0], requires_grad=True)  # a fake that is surely recognised
     torch.log(1 - torch.sigmoid(score)).sum().backward()
     assert score.grad is not None and score.grad.abs().item() < 1e-8
+    score = torch.tensor([-6.0], requires_grad=True)  # with the non-saturating loss it stays
+    loss = F.binary_cross_entropy_with_logits(score, torch.ones(1))
+    loss.backward()
+    assert loss.item() > 6 and score.grad is not None and score.grad.item() < -0.99
 
 
 def detached_fake_leaves_the_generator_alone() -> None:

@@ -26,6 +26,14 @@ def inplace_modified() -> None:
     y.sum().backward()
 
 
+def inplace_by_step() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    before = model(torch.ones(1, 2)).sum()
+    model(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(model.parameters(), 0.1).step()
+    before.backward()
+
+
 def inplace_leaf() -> None:
     ones(2, requires_grad=True).add_(1)
 
@@ -491,14 +499,3 @@ def autocast_no_cuda() -> None:
 
 
 # --- checkpoints and optimizers that are not what they seem -----------------------------------------------------------------------------
-def whole_checkpoint_loaded() -> None:
-    Lin(2, 2).load_state_dict({"epoch": 3, "model": Lin(2, 2).state_dict()})
-
-
-def plain_file_into_compiled() -> None:
-    torch.compile(Lin(2, 2), backend="eager").load_state_dict(Lin(2, 2).state_dict())  # type: ignore[attr-defined]
-
-
-def optimizer_is_none() -> None:
-    optimizer: Any = None
-    optimizer.param_groups  # noqa: B018

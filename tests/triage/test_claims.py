@@ -14,15 +14,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.triage import (
-    behaviours,
-    behaviours_asked,
-    behaviours_basics,
-    behaviours_ranks,
-    behaviours_symptoms,
-    behaviours_training,
-)
-from tests.triage.test_errors import ALSO, PROVOKED, RECORDED
+from tests.triage import behaviours
+from tests.triage.test_errors import ALSO, PROVOKED, RECORDED, homes
 from tests.triage.test_playbook_code import world
 
 from fallline.cli.main import main
@@ -34,14 +27,7 @@ from fallline.triage.playbook import facts
 CLAIMS = claims()
 BEHAVIOURS = {
     name: function
-    for home in (
-        behaviours,
-        behaviours_asked,
-        behaviours_basics,
-        behaviours_ranks,
-        behaviours_symptoms,
-        behaviours_training,
-    )
+    for home in homes("behaviours")
     for name, function in vars(home).items()
     if isinstance(function, FunctionType)
     and function.__module__ == home.__name__

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-from types import FunctionType
+from importlib import import_module
+from pathlib import Path
+from types import FunctionType, ModuleType
 
 import pytest
 import torch
-from tests.triage import provoke, provoke_frameworks, provoke_programs, provoke_torch
+from tests.triage import provoke
 
 from fallline.triage import answer
 from fallline.triage.claim import claims
+
+
+def homes(kind: str) -> list[ModuleType]:
+    """The modules beside this one whose name begins with that word: a topic adds a file of its own."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob(f"{kind}*.py"))
+    return [import_module(f"tests.triage.{name}") for name in names]
+
 
 # provocations of another wording of the same entry
 ALSO = {
@@ -55,9 +64,13 @@ RECORDED = {
     "gloo-connection-closed": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:525] Read error [127.0.0.1]:4711: Connection reset by peer",
     "no-grad-fn-checkpoint": "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn\nwith gradient checkpointing",
 }
+for _home in homes("recorded"):
+    RECORDED |= _home.RECORDED
+for _home in homes("provoke"):
+    ALSO |= getattr(_home, "ALSO", {})
 PROVOKED = {
     name: function
-    for home in (provoke, provoke_frameworks, provoke_programs, provoke_torch)
+    for home in homes("provoke")
     for name, function in vars(home).items()
     if isinstance(function, FunctionType)
     and function.__module__ == home.__name__

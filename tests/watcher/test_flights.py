@@ -93,10 +93,15 @@ def test_a_dump_that_torch_wrote(tmp_path: Path) -> None:
     if not hasattr(distributed, "_dump_fr_trace"):
         pytest.skip("this torch records no flights outside of NCCL")
     script = (
-        "import torch, torch.distributed as dist\n"
+        "import pickle, time, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo', init_method='file://' + __file__ + '.store', rank=0, world_size=1)\n"
         "dist.all_reduce(torch.ones(3))\n"
-        "open('trace_0', 'wb').write(torch._C._distributed_c10d._dump_fr_trace())\n"
+        "for _ in range(100):  # gloo notes the end of a collective a moment after it has returned\n"
+        "    dump = torch._C._distributed_c10d._dump_fr_trace()\n"
+        "    if pickle.loads(dump)['entries'][0]['state'] == 'completed':\n"
+        "        break\n"
+        "    time.sleep(0.1)\n"
+        "open('trace_0', 'wb').write(dump)\n"
     )
     (tmp_path / "train.py").write_text(script)
     environment = os.environ | {"TORCH_FR_BUFFER_SIZE": "20", "OMP_NUM_THREADS": "1"}

@@ -89,6 +89,26 @@ def test_the_result_is_the_same(tmp_path: Path) -> None:
     assert watched == train(subtract)
 
 
+def clear_data(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.data -= RATE * p.grad
+        p.grad.data.zero_()
+
+
+def never_clear(model: nn.Module) -> None:
+    for p in model.parameters():
+        p.data -= RATE * p.grad
+
+
+@pytest.mark.parametrize(("update", "codes"), [(clear_data, []), (never_clear, ["FL106"])])
+def test_gradients_that_nothing_clears_are_told(
+    tmp_path: Path, update: Callable[[nn.Module], None], codes: list[str]
+) -> None:
+    with fallline.watch(out=tmp_path / "run") as watch:
+        train(update, windows=8, micro_batches=2)
+    assert [f.code for f in watch.findings if f.code != "FL118"] == codes
+
+
 def test_looking_at_gradients_is_not_an_update(tmp_path: Path) -> None:
     def look(model: nn.Module) -> None:
         for p in model.parameters():

@@ -23,6 +23,7 @@ from fallline.runs.rank import RankState, Spent, read_rank, read_ranks, write_ra
 from fallline.runs.read import read_run
 from fallline.runs.series import Series
 from fallline.runs.stall import stall_text
+from fallline.watcher import heartbeat, whereabouts
 from gloo import run_ranks
 
 MANY = [pytest.param(world, marks=pytest.mark.long) for world in (4, 8)]
@@ -267,6 +268,41 @@ def test_the_line_where_the_time_goes_is_named_and_other_late_ranks_too() -> Non
     many = [rank(n, 0.0) for n in range(6)]
     (slow,) = findings_of(series(*many, rank(6, 0.2), rank(7, 0.15)), {})
     assert slow.evidence["late"] == [6, 7] and "(rank 7 is slow as well)" in slow.message
+
+
+def test_ranks_that_differ_are_looked_at_more_often(tmp_path: Path) -> None:
+    def seconds(data: float) -> dict[str, float]:
+        return {"data": data, "forward": 0.1, "backward": 0.3, "step": 0.05, "wait": 0.2}
+
+    calm, slow = state(2, seconds=seconds(0.01)), state(1, seconds=seconds(0.15))
+    assert not heartbeat._uneven(calm, tmp_path)  # nobody has written yet
+    for one in (slow, calm, state(3, seconds=seconds(0.012))):
+        write_rank(tmp_path, one)
+    assert heartbeat._uneven(slow, tmp_path)
+    assert heartbeat._uneven(state(0, seconds=seconds(0.01)), tmp_path)  # the one before it
+    assert not heartbeat._uneven(calm, tmp_path)
+
+
+def test_the_stack_is_looked_at_seldom_unless_ranks_differ() -> None:
+    made = 0
+
+    def steps() -> int:
+        nonlocal made
+        made += 1
+        return made
+
+    looks = whereabouts.Whereabouts(steps, lambda seconds: None)
+    assert looks._between() == whereabouts.OFTEN
+    for _ in range(whereabouts.FIRST + 1):
+        looks._look()
+    assert looks._between() == whereabouts.SELDOM and len(looks._seen) == whereabouts.FIRST
+    looks.compare(True)
+    assert looks._between() == whereabouts.OFTEN and not looks._seen
+    looks._look()
+    looks.compare(True)
+    assert len(looks._seen) == 1
+    looks.compare(False)
+    assert looks._between() == whereabouts.SELDOM
 
 
 def test_a_rank_that_still_writes_is_not_called_dead() -> None:

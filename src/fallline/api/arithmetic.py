@@ -97,6 +97,9 @@ def divided(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
     )
     if isinstance(by, Unknown) and by.hint and not text:
         text = by.hint
+    if paper.around.inside_model and tensor.reduction is not None and not _MANY.search(text):
+        # a model averages over what it knows, a batch or its channels: micro-batches are its caller's
+        return replace(tensor, reduction="mean")
     number = by.number if isinstance(by, Const) else None
     return replace(
         tensor,

@@ -110,7 +110,7 @@ def backward(
         parameters=loss.sets or None,
     )
     paper.emit(event)
-    _settle_history(paper, loss, event)
+    _settle_history(paper, loss, event, call.node)
     if not loss.forwards:
         # the forward pass was not seen: its backward stands for the iteration that it was in
         loss.forwards = orders(event)
@@ -141,7 +141,7 @@ def mark_used(paper: Paper, tensor: Tensor) -> None:
         _perhaps_used(paper)
 
 
-def _settle_history(paper: Paper, loss: Tensor, event: Backward) -> None:
+def _settle_history(paper: Paper, loss: Tensor, event: Backward, node: ast.AST) -> None:
     for order in loss.kept:
         keep = paper.events[order]
         if isinstance(keep, Keep):
@@ -152,13 +152,21 @@ def _settle_history(paper: Paper, loss: Tensor, event: Backward) -> None:
             earlier.second = True
     if event.retain_graph:
         paper.updates.retained.append((event, loss.forwards))
-        if _LEAF.search(paper.module.source.text):
+        if _LEAF.search(paper.module.source.text) or _is_handed_outputs(paper, node):
             # a graph of such tensors, made before the loop, is walked in every iteration
             paper.updates.undecided.add(event.order)
 
 
 # Somebody makes tensors that require a gradient.
 _LEAF = re.compile(r"requires_grad_\(|requires_grad\s*=\s*True")
+_OUTPUT = re.compile(r"(^|_)(log_?)?(probs?|logits?|features?|latents?|hiddens?|embeddings?)(_|$)")
+
+
+def _is_handed_outputs(paper: Paper, node: ast.AST) -> bool:
+    """A function that is given what a network computed, by its name, and goes over it again and again: `agent_prob`."""
+    function = paper.module.function(node)
+    given = function.args.args if function is not None and paper.module.in_loop(node) else []
+    return any(_OUTPUT.search(argument.arg) for argument in given)
 
 
 def _perhaps_used(paper: Paper) -> None:

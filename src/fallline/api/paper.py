@@ -48,6 +48,10 @@ class Around:
     scales: bool = False  # in a context that scales losses and unscales gradients by itself
     still_scaled: bool = False  # ... and unscales them only where it ends
 
+    def every_so_often(self) -> Location | None:
+        """The innermost test that holds once in a while, also where it cannot be followed: `if self.step % self.every == 0`."""
+        return next((t.at for t in reversed(self.tests) if t.varying or "%" in t.text), None)
+
 
 @dataclass(slots=True)
 class Loops:
@@ -57,6 +61,8 @@ class Loops:
     expected: tuple[int, ...] = ()  # windows that an earlier trace of the same program had
     kinds: list[str] = field(default_factory=list)  # see reader.streams.Stream, innermost last
     nodes: list[tuple[Module, ast.AST]] = field(default_factory=list)
+    # how often each of those goes round, where that is decided when it begins
+    counts: list[int | None] = field(default_factory=list)
     # of each loop: this iteration's id, events before it
     begun: list[tuple[int, int]] = field(default_factory=list)
     iteration: int = 0  # id of the innermost iteration; 0 outside every loop

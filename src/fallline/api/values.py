@@ -34,6 +34,8 @@ __all__ = [
     "kind_by_name",
     "of_kind",
     "one_for_each",
+    "parameters_within",
+    "record",
     "replace",
     "truth_of",
 ]
@@ -52,6 +54,7 @@ class Const(Value):
     value: Any
     varying: bool = False
     batches: bool = False  # as many as a loader gives in this execution: not a literal that shrinks
+    said: str = field(default="", compare=False)  # the test that it is the result of
 
     @property
     def number(self) -> float | None:
@@ -130,6 +133,11 @@ class Thing(Value):
         """The parameter sets of a model or an optimizer."""
         found = self.facts.get("parameters")
         return found if isinstance(found, frozenset) else frozenset()
+
+    @property
+    def number(self) -> int:
+        """How many objects of its kind were made before it, and itself."""
+        return int(self.id.rpartition("#")[2].partition(".")[0])
 
     @property
     def enabled(self) -> bool:
@@ -300,7 +308,8 @@ _HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
         "model",
         re.compile(
             r"(?i)(^|_)(model|net|network|generator|discriminator|critic|actor|policy|encoder|decoder|backbone|student|teacher|gan|vae|unet|classifier|transformer|llm|agent|netg|netd)($|_|s$|\d|(?-i:[A-Z]))"
-            r"|^_?[gd](_?[a-z]{1,2}|_?net|\d)?$"
+            # G, D_A, g_ab, dnet; not `get`, `dim`, `dx`
+            r"|^_?(?-i:[GD](_?[A-Za-z]{1,2}|_?[Nn]et|\d)?|[gd](_[A-Za-z]{1,2}|_?net|\d)?|gen|dis)$"
         ),
     ),
 )
@@ -332,3 +341,27 @@ def kind_by_name(name: str) -> str | None:
         if habit.search(last):
             return kind
     return None
+
+
+def record(names: list[str], args: list[Value], kwargs: dict[str, Value]) -> dict[str, Value]:
+    """The fields of `Output(loss=loss, logits=logits)`: what a model returns under names."""
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+_MOST_PARTS = 512
+
+
+def parameters_within(model: Thing) -> frozenset[str]:
+    """The parameter sets of the models that this one holds, at any depth."""
+    found: set[str] = set()
+    left: list[Thing] = [model]
+    seen: set[str] = set()
+    while left and len(seen) < _MOST_PARTS:
+        here = left.pop()
+        if here.id in seen:
+            continue
+        seen.add(here.id)
+        found |= here.sets
+        values = [v.became if isinstance(v, Unknown) else v for v in here.attrs.values()]
+        left += of_kind(values, "model")
+    return frozenset(found)

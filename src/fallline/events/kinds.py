@@ -97,6 +97,7 @@ class ZeroGrad(Event):
     """Gradients are cleared."""
 
     kind = "zero_grad"
+    boundary: Location | None = None  # (reader) the test of the iteration that decides to clear
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -225,6 +226,7 @@ class Step(Event):
     other_way: bool | None = None  # (reader) that test has an alternative that is not known
     # (reader) the count in that test, where it is 1 by default or nothing shows that it is more
     optional: str | None = None
+    off: bool | None = None  # (reader) it is 1 by default, and nothing in view sets it
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -282,6 +284,7 @@ class Mode(Event):
 
     kind = "mode"
     mode: Literal["train", "eval"] | None = None
+    chosen: bool | None = None  # (reader) the other branch of the test around sets the other mode
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -46,6 +46,9 @@ class Optimizer(Object):
     parameters: frozenset[str] | None = None  # the parameter sets it steps
     # (reader) it steps tensors that belong to no model: an attack, an inversion, a style transfer
     loose: bool | None = None
+    shared: bool | None = (
+        None  # (reader) its learning rate is divided by a count: `lr=1e-2 / batch_size`
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -50,7 +50,8 @@ class Update:
 class Trace:
     """One execution, on paper or real.
 
-    `settings` are the switches of the program that this trace assumed, in words ("args.amp is true").
+    `settings` are the switches of the program that this trace assumed, in words ("args.amp is true"); `edited` are constants of a
+    script (`distributed = False`) that it took the other way.
     `complete` is False when the trace stopped early (bounds, a crash), so that "never" cannot be concluded.
     `live` tells a real run from a reading.
     """
@@ -61,6 +62,7 @@ class Trace:
         objects: Iterable[Object] = (),
         *,
         settings: Iterable[str] = (),
+        edited: Iterable[str] = (),
         complete: bool = True,
         live: bool = False,
     ) -> None:
@@ -69,6 +71,7 @@ class Trace:
             event.order = order
         self.objects = {o.id: o for o in objects}
         self.settings = tuple(settings)
+        self.edited = tuple(edited)
         self.complete = complete
         self.live = live
 

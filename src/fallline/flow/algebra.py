@@ -11,7 +11,7 @@ __all__ = ["DEAD_BRANCH", "Range", "constant", "joined", "larger"]
 _INF = math.inf
 # Sources that are only what a name says: `named`, and what is computed from it.
 _GUESSED = re.compile(
-    r"the (logits|probabilities|prediction|output of|difference)\b|the mask `\w+`$|target$"
+    r"the (logits|probabilities|prediction|output of|difference)\b|the (mask|count) `\w+`$|target$|norm$"
 )
 
 

@@ -24,14 +24,10 @@ __all__ = [
 
 def last_name(node: ast.AST) -> str:
     """`log` for `torch.log(x)`, `x.log()`, `log(x)`, and for what is called alone."""
-    match node:
-        case (
-            ast.Call(ast.Attribute(attr=name) | ast.Name(id=name))
-            | ast.Attribute(attr=name)
-            | ast.Name(id=name)
-        ):
-            return name
-    return ""
+    named = node.func if isinstance(node, ast.Call) else node  # hot: no match here
+    if isinstance(named, ast.Attribute):
+        return named.attr
+    return named.id if isinstance(named, ast.Name) else ""
 
 
 def chained_on(node: ast.expr, methods: Container[str] | None = None) -> ast.expr:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fallline.flow.calls import last_name, of_self, returned
+from fallline.flow.calls import last_name, of_self, returned, same
 from fallline.flow.unused import never_given
 from fallline.flow.values import values_of
 from fallline.syntax import Module
@@ -83,7 +83,9 @@ class Saved:
     def holds(self, name: str, role: str) -> bool:
         """Whether the state of this object is in it; an entry of the same role that may be anybody's counts."""
         same = [v for k, v in self.entries.items() if self.role(k, v) == role]
-        anybody = {None, name, *self._parameters(), *self.given}
+        given = {*self._parameters(), *self.given}
+        # `g_optim` beside `d_optim` in one function: each name is its own object's
+        anybody = {None, name, *(given if name not in given else ())}
         return any(state_of(v) in anybody or name in ast.unparse(v) for v in same)
 
     def _parameters(self) -> set[str]:
@@ -262,6 +264,7 @@ class Used:
     name: str
     node: ast.AST
     is_attribute: bool
+    sure: bool = True  # else it may be None in every run
 
 
 def uses(module: Module) -> list[Used]:
@@ -356,11 +359,21 @@ def _unless_none(module: Module, node: ast.Name) -> ast.expr:
 
 def _needs_state(module: Module, scheduler: ast.expr, told: bool) -> bool:
     """A schedule that is told where it is, by step(epoch) or by last_epoch, has no state; ReduceLROnPlateau has."""
+    told = told or _is_placed(module, scheduler)
     constructor = _constructor(module, scheduler)
     if constructor is None:
         return not told
     call, name = constructor
     return name == _PLATEAU or not (told or Module.argument(call, None, "last_epoch") is not None)
+
+
+def _is_placed(module: Module, scheduler: ast.expr) -> bool:
+    """`scheduler.last_epoch = start_epoch - 1`."""
+    placed = (t for a in module.all(ast.Assign) for t in a.targets)
+    return any(
+        isinstance(t, ast.Attribute) and t.attr == "last_epoch" and same(t.value, scheduler)
+        for t in placed
+    )
 
 
 @dataclass
@@ -454,13 +467,17 @@ def _read_use(module: Module, use: ast.Name, loaded: Loaded) -> None:
 
 
 def _only_logged(module: Module, node: ast.AST) -> bool:
-    """Read only to print or log it."""
+    """Read only to print or log it, or to ask whether it is there."""
+    below = node
     for up in module.parents(node):
         match up:
+            case ast.If(test) if test is below:
+                return True
             case ast.JoinedStr():
                 return True
             case ast.Call() if last_name(up) in _LOGS:
                 return True
             case ast.stmt():
                 return False
+        below = up
     return False

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from fallline.flow.calls import last_name, operand, operations, receiver
+from fallline.flow.hints import is_logits
+from fallline.flow.places import in_training
 from fallline.flow.shapes import shape_of
 from fallline.flow.values import values_of
 from fallline.syntax import Module
@@ -47,16 +49,31 @@ def _over_the_last(module: Module, layer: ast.expr) -> bool:
 
 
 def over_the_samples(module: Module) -> Iterator[ast.Call]:
-    """`return F.log_softmax(self.fc(x), dim=0)` at the end of a model: several classes, each normalised over the batch."""
+    """`return F.log_softmax(self.fc(x), dim=0)` at the end of a model, or of logits in a loss: each class normalised over the batch."""
     for call in operations(module, "softmax", "log_softmax"):
-        if module.number(operand(module, call, "dim")) != 0 or not _is_returned(module, call):
+        if module.number(operand(module, call, "dim")) != 0:
             continue
         of = receiver(module, call)
+        if of is not None and _are_logits(of) and in_training(module, call):
+            yield call
+            continue
+        if not _is_returned(module, call):
+            continue
         made = values_of(module).origin(of) if of is not None else None
         layer = values_of(module).constructed(made.func) if isinstance(made, ast.Call) else None
         if layer is None or last_name(layer) != "Linear" or _is_single(module, layer):
             continue
         yield call
+
+
+def _are_logits(node: ast.expr) -> bool:
+    """`logits`, `outputs.logits / temperature`; one row of them, `logits[i]`, has its classes in dimension 0."""
+    match node:
+        case ast.Name(name) | ast.Attribute(attr=name):
+            return is_logits(name)
+        case ast.BinOp(left, ast.Div() | ast.Mult()):
+            return _are_logits(left)
+    return False
 
 
 def _is_returned(module: Module, call: ast.Call) -> bool:

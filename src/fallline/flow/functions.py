@@ -108,7 +108,21 @@ class AutogradFunction:
                     sure |= sides if isinstance(op, ast.MatMult) else sides & _USUAL_TENSORS
                 case ast.AugAssign(ast.Name(name)):
                     sure |= {name} & wanted & _USUAL_TENSORS
-        return sure - maybe
+        return (sure | (self._with_gradients() & wanted)) - maybe
+
+    def _with_gradients(self) -> set[str]:
+        """The inputs for which backward returns something: only a tensor has a gradient."""
+        backward = self.methods.get("backward")
+        returns = (
+            [n.value for n in own_nodes(backward) if isinstance(n, ast.Return)] if backward else []
+        )
+        found: set[str] = set()
+        for value in returns:
+            given = value.elts if isinstance(value, ast.Tuple) else []
+            for arg, gradient in zip(self.inputs(), given, strict=False):
+                if not isinstance(gradient, ast.Constant | ast.Starred):
+                    found.add(arg.arg)
+        return found
 
     def _with_plain_defaults(self) -> set[str]:
         assert self.forward is not None

@@ -62,6 +62,10 @@ _PREDICTION = re.compile(
 )
 _TARGET = re.compile(r"^(targets?|labels?|gt|y_true|ground_truth|onehot|one_hot)$")
 _MASK = re.compile(r"^(?!num_|n_|max_|use_|has_)(\w+_)?(masks?|valid)$")
+# Counts of what a batch may not have: positives, matched boxes, neighbours.
+_COUNT = re.compile(
+    r"^(n|num|number_of|N|total)_?(pos|positives?|neg|negatives?|fg|valid|match(ed|es)?|objects?|gts?|selected|masked|instances|pairs|triplets)$|^(deg|degrees?|avg_factor)$"
+)
 # Masks of padding or attention have at least one true entry in every row by how they are made.
 NEVER_EMPTY = re.compile(
     r"att|pad|causal|src|tgt|seq|token|length|pool|input|spec|encoder|decoder|frame|bias"
@@ -103,6 +107,8 @@ def named(name: str) -> Range | None:
         return Range(0.0, 1.0, "target")
     if _EPSILON.search(name):
         return constant(1e-8)
+    if _COUNT.search(name):
+        return Range(0.0, _INF, f"the count `{name}`")
     if is_mask(name) and not NEVER_EMPTY.search(name):
         return Range(0.0, 1.0, f"the mask `{name}`")
     return None

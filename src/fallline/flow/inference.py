@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from fallline.flow.calls import last_name
-from fallline.flow.modes import class_has_mode
+from fallline.flow.modes import class_has_mode, made_with_mode
 from fallline.flow.modules import function_called, module_class
 from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import walk
+from fallline.syntax.nodes import is_name, walk
 
 __all__ = ["run_in_train_mode"]
 
@@ -26,7 +26,11 @@ _CHOOSES_OR_TRAINS = re.compile(
 _BY_NAME = re.compile(
     r"train|fit|resume|finetune|convert|export|merge|average|monte|mc_|uncertain", re.I
 )
-_WITH_MODE = re.compile(r"torchvision\.models\.[a-z]\w*|timm\.create_model")
+# Helpers that fill a model they are given: `load_checkpoint(path, model)`.
+_LOADS = re.compile(
+    r"_?(load|restore)(_\w+)?_?(checkpoint|ckpt|model|weights?|state|snapshot|pretrained|params)\w*"
+)
+_PRETRAINED = re.compile(r"\bpretrained\s*=\s*(?!False|None)|\bweights\s*=\s*(?!None)")
 # Methods that only handle the model: they compute nothing from an input.
 _HANDLES = frozenset(
     "load_state_dict state_dict to cuda cpu half float double parameters named_parameters modules named_modules children "
@@ -37,16 +41,19 @@ _HANDLES = frozenset(
 
 def run_in_train_mode(module: Module) -> Iterator[ast.Call]:
     """The first call of each such model, whose layers are different in eval mode."""
-    if "load_state_dict" not in module.source.text or module.is_unit_test:
+    text = module.source.text
+    if module.is_unit_test or not ("load" in text or "weights" in text or "pretrained" in text):
         return
     seen: set[tuple[Place, str]] = set()
-    for load in module.method_calls("load_state_dict"):
+    for load in _loads(module):
         place = _place(module, load)
         if place is None or _of_a_copy(load):
             continue
         for model, made in _made(module, place):
             name = ast.unparse(model)
-            if (place, name) in seen or not _has_mode(module, made):
+            if (place, name) in seen or not _concerns(module, load, model, made):
+                continue
+            if not _has_mode(module, made):
                 continue
             seen.add((place, name))
             run = _run(module, place, name)
@@ -54,21 +61,60 @@ def run_in_train_mode(module: Module) -> Iterator[ast.Call]:
                 yield run
 
 
+def _loads(module: Module) -> Iterator[ast.Call]:
+    """Calls that fill a model with trained weights, and calls that make one that has them."""
+    yield from module.method_calls("load_state_dict")
+    for call in module.all(ast.Call):
+        if _fills(call) or (made_with_mode(module, call) and _is_pretrained(module, call)):
+            yield call
+
+
+def _fills(call: ast.Call) -> bool:
+    """`utils.load_checkpoint(path, model)`, `load_weights(model, path)`."""
+    return bool(call.args) and _LOADS.fullmatch(last_name(call)) is not None
+
+
+def _is_pretrained(module: Module, made: ast.Call) -> bool:
+    return "pytorch_fid" in (module.resolve(made.func) or "") or bool(
+        _PRETRAINED.search(module.segment(made))
+    )
+
+
+def _concerns(module: Module, load: ast.Call, model: ast.expr, made: ast.Call) -> bool:
+    """Whether it is this model that a helper is given, or that is made with its weights."""
+    match load.func:
+        case ast.Attribute(attr="load_state_dict"):
+            return True
+    if _fills(load):
+        return any(ast.unparse(a) == ast.unparse(model) for a in load.args)
+    return made is load
+
+
 def _place(module: Module, load: ast.Call) -> Place | None:
     """The function, class or script that owns the model, where nothing sets a mode and nothing trains."""
     function = module.function(load)
-    match load.func:
-        case ast.Attribute(ast.Attribute(ast.Name("self"))):
-            cls = module.class_(load)
-            place: Place | None = None if cls is None or module.is_module_class(cls) else cls
-        case _ if isinstance(function, ast.FunctionDef):
-            place = function
-        case _:
-            place = module.tree
+    if _is_of_self(module, load):
+        cls = module.class_(load)
+        place: Place | None = None if cls is None or module.is_module_class(cls) else cls
+    else:
+        place = function if isinstance(function, ast.FunctionDef) else module.tree
     if place is None or (not isinstance(place, ast.Module) and _BY_NAME.search(place.name)):
         return None
     text = module.source.text if isinstance(place, ast.Module) else module.segment(place)
     return None if _CHOOSES_OR_TRAINS.search(text) else place
+
+
+def _is_of_self(module: Module, load: ast.Call) -> bool:
+    """`self.net.load_state_dict(...)`, `load_checkpoint(path, self.net)`, `self.net = resnet18(pretrained=True)`."""
+    match load:
+        case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self")), "load_state_dict")):
+            return True
+        case ast.Call(args=given) if _fills(load):
+            return any(isinstance(a, ast.Attribute) and is_name(a.value, "self") for a in given)
+    match module.statement(load):
+        case ast.Assign([ast.Attribute(ast.Name("self"))]):
+            return not isinstance(load.func, ast.Attribute) or load.func.attr != "load_state_dict"
+    return False
 
 
 def _of_a_copy(load: ast.Call) -> bool:
@@ -97,7 +143,7 @@ def _scope(module: Module, node: ast.AST) -> ast.AST:
 
 def _has_mode(module: Module, made: ast.Call) -> bool:
     """Its layers can be seen and some are different in eval mode, and its own code does not choose the mode."""
-    if _WITH_MODE.fullmatch(module.resolve(made.func) or ""):
+    if made_with_mode(module, made):
         return True
     found = module_class(module, made.func)
     if found is None or class_has_mode(*found) is not True:
@@ -121,7 +167,7 @@ def _run(module: Module, place: Place, name: str) -> ast.Call | None:
         elif call.func is node or node is getattr(call.func, "value", None):
             if last_name(call) not in _HANDLES:
                 found.append(call)
-        else:
+        elif not _fills(call):
             inside = _called_inside(module, call, node)
             if inside is None:
                 return None

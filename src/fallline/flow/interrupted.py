@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -10,11 +11,11 @@ from fallline.flow.calls import last_name
 from fallline.flow.makers import called_function
 from fallline.flow.ranks import called_functions
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name, walk
+from fallline.syntax.nodes import below, is_name, methods_of, walk
 
 Def: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-__all__ = ["evaluations_left_on", "steps_without_update"]
+__all__ = ["evaluations_left_on", "left_on_by_a_method", "steps_without_update"]
 
 
 def evaluations_left_on(module: Module) -> Iterator[tuple[Module, ast.Call, ast.Call]]:
@@ -38,6 +39,69 @@ def evaluations_left_on(module: Module) -> Iterator[tuple[Module, ast.Call, ast.
                     resting = _rests(function, _parameter(function, call, place))
                     if resting is not None:
                         yield home, resting, call
+
+
+_BEFORE = re.compile(r"^(__init__|_?(init|set_?up|build|prepare|load|configure|create|make)\w*)$")
+_EVALUATES = re.compile(r"test|eval|valid|predict|infer|sampl|generat|visuali[sz]|snapshot", re.I)
+
+
+def left_on_by_a_method(module: Module) -> Iterator[tuple[ast.Call, str]]:
+    """`self.net.eval()` in a method that evaluates, in a class that trains `self.net` and sets train mode only when it is set up."""
+    for cls in module.all(ast.ClassDef):
+        if module.is_module_class(cls):
+            continue
+        methods = methods_of(cls)
+        for method in (m for m in methods if _EVALUATES.search(m.name)):
+            for part, rests in _resting(method):
+                if _is_trained(methods, part) and not _restored(module, cls, methods, part):
+                    yield rests, part
+
+
+def _resting(method: ast.FunctionDef) -> Iterator[tuple[str, ast.Call]]:
+    """The parts that a method puts into eval mode, and runs there."""
+    for call in below(method, ast.Call):
+        match call:
+            case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), part), "eval"), []):
+                if _runs(method, part):
+                    yield part, call
+
+
+def _runs(method: ast.AST, part: str) -> bool:
+    """`self.net(x)`, `self.net.sample(x)`."""
+    for call in below(method, ast.Call):
+        match call.func:
+            case ast.Attribute(ast.Name("self"), name) if name == part:
+                return True
+            case ast.Attribute(ast.Attribute(ast.Name("self"), name), done) if name == part:
+                if done not in {"eval", "train", "to", "state_dict", "parameters"}:
+                    return True
+    return False
+
+
+def _is_trained(methods: list[ast.FunctionDef], part: str) -> bool:
+    """Some method runs it and walks back."""
+    return any(
+        _runs(m, part) and any(last_name(c) == "backward" for c in below(m, ast.Call))
+        for m in methods
+    )
+
+
+def _restored(module: Module, cls: ast.ClassDef, methods: list[ast.FunctionDef], part: str) -> bool:
+    """Train mode is set again: for this part after the setting up, or in a way that does not say for which."""
+    for node in below(cls, ast.Attribute):
+        if node.attr not in {"train", "training"}:
+            continue
+        match node.value:
+            case ast.Attribute(ast.Name("self"), name) if name != part:
+                continue
+            case ast.Attribute(ast.Name("self")):
+                home = module.function(node)
+                if home is None or not _BEFORE.match(home.name):
+                    return True
+            case _:
+                return True
+    others = {d.attr for d in module.all(ast.Attribute) if d.attr in {"train_mode", "set_mode"}}
+    return bool(others) or not methods
 
 
 def _run_by(module: Module, call: ast.Call) -> list[tuple[Module, Def]]:

@@ -161,7 +161,7 @@ _NO_GRAPH = re.compile(
 def carried_over(module: Module) -> Iterator[ast.Assign]:
     """`self.running = 0.9 * self.running + 0.1 * x.mean()` in a module's forward: each call adds its graph to all those before."""
     for cls in module.all(ast.ClassDef):
-        if not module.is_module_class(cls) and not _calls_forward_above(cls):
+        if not module.is_module_class(cls) and cls not in _call_forward_above(module):
             continue
         for method in methods_of(cls):
             if method.name == "forward" and not turns_off(method):
@@ -184,12 +184,20 @@ def _set_by_others(cls: ast.ClassDef) -> set[str]:
     }
 
 
-def _calls_forward_above(cls: ast.ClassDef) -> bool:
-    """`super().forward(...)`: a module too, whose class is made elsewhere."""
-    return any(
-        n.attr == "forward" and last_name(n.value) == "super" and not is_name(n.value, "super")
-        for n in below(cls, ast.Attribute)
-    )
+def _call_forward_above(module: Module) -> set[ast.AST]:
+    """The classes that write `super().forward(...)`: modules too, whose class is made elsewhere."""
+    kept = module.notes("call forward above")
+    if module.tree not in kept:
+        kept[module.tree] = {
+            up
+            for n in module.all(ast.Attribute)
+            if n.attr == "forward"
+            and last_name(n.value) == "super"
+            and not is_name(n.value, "super")
+            for up in module.parents(n)
+        }
+    found: set[ast.AST] = kept[module.tree]
+    return found
 
 
 def _carried(module: Module, method: ast.FunctionDef) -> Iterator[ast.Assign]:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fallline.flow.calls import of_self
-from fallline.flow.modules import has_state
+from fallline.flow.calls import last_name, of_self
+from fallline.flow.modules import has_state, learns, module_class
 from fallline.flow.recording import under_no_grad
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, methods_of
@@ -29,6 +29,7 @@ class LeftOut:
 
     node: ast.AST
     name: str
+    norm: bool = False
 
 
 def filtered_out(module: Module) -> Iterator[LeftOut]:
@@ -80,7 +81,7 @@ def not_listed(module: Module) -> Iterator[LeftOut]:
             spoken = {n.attr for n in below(method, ast.Attribute)}
             for part in _parts(module, cls):
                 if part not in spoken and _trains(module, cls, part):
-                    yield LeftOut(build, part)
+                    yield LeftOut(build, part, _is_norm(module, cls, part))
 
 
 def _builds_from_parts(method: ast.FunctionDef) -> ast.Call | None:
@@ -107,10 +108,21 @@ def _parts(module: Module, cls: ast.ClassDef) -> list[str]:
         name
         for name in names
         if any(
-            isinstance(v, ast.Call) and has_state(module, v)
+            isinstance(v, ast.Call) and has_state(module, v) and _learns(module, v)
             for v in module.attribute_values(cls, name)
         )
     ]
+
+
+def _is_norm(module: Module, cls: ast.ClassDef, part: str) -> bool:
+    made = [v for v in module.attribute_values(cls, part) if isinstance(v, ast.Call)]
+    return bool(made) and all("Norm" in last_name(v) for v in made)
+
+
+def _learns(module: Module, made: ast.Call) -> bool:
+    """A layer of the project's own may have buffers only."""
+    found = module_class(module, made.func)
+    return found is None or learns(*found)
 
 
 def _trains(module: Module, cls: ast.ClassDef, part: str) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from fallline.flow.algebra import DEAD_BRANCH, Range
 from fallline.flow.calls import last_name, names_in, same
+from fallline.flow.hints import is_mask
 from fallline.flow.ranges import range_of
 from fallline.flow.values import values_of
 from fallline.syntax import Module
@@ -36,7 +37,7 @@ _LOSS_NAME = re.compile(
 _NOT_TRAINING = re.compile(
     r"metric|accuracy|(^|_)eval|evaluat|(^|_)test(_|$)|(^|_)valid|(^|_)predict(_|$)|(^|_)infer(_|$|ence)"
     r"|(^|_)sampl(e|ing)(_|$)|(^|_)generate(_|$)|plot|visuali|perplexity|(^|_)ppl(_|$)|(^|_)decode(_|$)|beam|search"
-    r"|(^|_)score|report|summar|(^|_)log(_|$)|callback|calibrat|numpy|(^|_)transforms?(_|$)|augment|(^|_)init(_|$)",
+    r"|(^|_)score|report|summar|(^|_)log(_(?!p$|q$|p[xz]|prob|likelihood|det|sum|sig|soft|odds|ratio)|$)|callback|calibrat|numpy|(^|_)transforms?(_|$)|augment|(^|_)init(_|$)",
     re.I,
 )
 _NO_GRAD = frozenset({"torch.no_grad", "torch.inference_mode", "torch.autograd.no_grad"})
@@ -52,7 +53,7 @@ _IN_PLACE = ("clamp_", "clamp_min_", "masked_fill_", "add_", "fill_", "clip_")
 _FLOWS = 5
 # Tests of what a tensor looks like, which say nothing about its values.
 _SHAPE_TEST = re.compile(
-    r"is (not )?None|\.dim\(|\.size\(|\.shape|\.ndim|isinstance|hasattr|\.device|\.is_|dtype|reduction"
+    r"is (not )?None|\.dim\(|\.size\(|\.shape|\.ndim|isinstance|hasattr|\.device|\bis_\w+\(|\.is_|dtype|reduction|\.layout"
 )
 # A file with none of these holds no loss that these rules could place.
 LOSS_TOKENS = (
@@ -215,11 +216,17 @@ def _reaches_loss(module: Module, node: ast.AST, flows: int) -> bool:
 def _targets(statement: ast.stmt) -> list[ast.expr]:
     match statement:
         case ast.Assign(targets):
-            parts = (t.elts if isinstance(t, ast.Tuple) else [t] for t in targets)
-            return [t for part in parts for t in part]
+            return [part for target in targets for part in _parts(target)]
         case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
             return [target]
     return []
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    """The names in `a, (b, c)`."""
+    if isinstance(target, ast.Tuple | ast.List):
+        return [part for inner in target.elts for part in _parts(inner)]
+    return [target]
 
 
 def _passes(module: Module, call: ast.Call, child: ast.AST) -> bool:
@@ -267,9 +274,10 @@ def guarded(module: Module, node: ast.expr) -> bool:
 
     Which way the test goes is not asked: someone thought of the case.
     """
-    names = _roots(module, node)
-    function = module.function(node)
     before = node.end_lineno or node.lineno
+    until = _roots(module, node)
+    names = until.keys()
+    function = module.function(node)
     asked: list[ast.If | ast.IfExp | ast.Assert | ast.While] = [
         *module.all(ast.If),
         *module.all(ast.IfExp),
@@ -280,21 +288,28 @@ def guarded(module: Module, node: ast.expr) -> bool:
     if any(names & names_in(t) and not _SHAPE_TEST.search(module.segment(t)) for t in tests):
         return True
     return any(
-        written in names and at.lineno <= before and module.function(at) is function
+        written in names and at.lineno <= until[written] and module.function(at) is function
         for written, at in _changes_in_place(module)
     )
 
 
 def _changes_in_place(module: Module) -> Iterator[tuple[str, ast.expr]]:
-    """`x[x < eps] = eps` and `x.clamp_(min=eps)`: the name and the place."""
+    """`x[x < eps] = eps` and `x.clamp_(min=eps)`: the name and the place; `x[rows] = y` only fills it."""
     for target in module.all(ast.Subscript):
         match target:
-            case ast.Subscript(ast.Name(name), _, ast.Store()):
+            case ast.Subscript(ast.Name(name), index, ast.Store()) if not _counts_up(module, index):
                 yield name, target
     for call in module.method_calls(*_IN_PLACE):
         match call.func:
             case ast.Attribute(ast.Name(name)):
                 yield name, call
+
+
+def _counts_up(module: Module, index: ast.expr) -> bool:
+    """Places, not a test: `rows, columns` that are numbers, as far as their names say."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    names = [p.id for p in parts if isinstance(p, ast.Name)]
+    return len(parts) > 1 and len(names) == len(parts) and not any(is_mask(n) for n in names)
 
 
 def _dead_branch(module: Module, node: ast.AST, value: ast.expr) -> bool:
@@ -325,22 +340,24 @@ def _without_indices(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-def _roots(module: Module, node: ast.expr) -> set[str]:
-    """The names an expression is made of, with those of their single assignments.
+def _roots(module: Module, node: ast.expr) -> dict[str, int]:
+    """The names an expression is made of, with those of their single assignments; each with the line up to which a change of it counts.
 
-    An index is not part of the value: `assert index > 0` says nothing about `reward[index:]`.
+    An index is not part of the value: `assert index > 0` says nothing about `reward[index:]`. Nor does what happens to `labels` after
+    `mask = labels != -100` change the mask.
     """
-    found: set[str] = set()
-    queue: list[ast.AST] = [node]
+    found: dict[str, int] = {}
+    queue: list[tuple[ast.AST, int]] = [(node, node.end_lineno or node.lineno)]
     while queue and len(found) < 20:
-        for inner in _without_indices(queue.pop()):
-            if not isinstance(inner, ast.Name) or inner.id in found | {"self"}:
+        part, until = queue.pop()
+        for inner in _without_indices(part):
+            if not isinstance(inner, ast.Name) or inner.id in found or inner.id == "self":
                 continue
             if inner.id not in module.imports:
-                found.add(inner.id)
+                found[inner.id] = until
                 value = module.value(inner)
                 if value is not inner and len(found) < 8:
-                    queue.append(value)
+                    queue.append((value, min(until, getattr(value, "end_lineno", until))))
     return found
 
 
@@ -353,6 +370,8 @@ def trained_names(module: Module, scope: ast.AST | None) -> dict[str, int]:
             given = [value, *call.args] if value is not None else call.args
             for name in names_in(*given):
                 found[name] = max(found.get(name, 0), call.lineno)
+    if not found:
+        return found
     assigned: list[ast.Assign | ast.AugAssign] = [*module.all(ast.Assign)]
     assigned += module.all(ast.AugAssign)
     assigned = [s for s in assigned if module.scope(s) is scope]

@@ -12,10 +12,22 @@ from fallline.syntax.modes import layer_has_mode
 from fallline.syntax.module import Module
 from fallline.syntax.nodes import below, methods_of, walk
 
-__all__ = ["class_has_mode"]
+__all__ = ["class_has_mode", "made_with_mode"]
 
 _MODAL_FUNCTION = re.compile(r"torch\.nn\.functional\.(\w*dropout\w*|batch_norm|rrelu\w*)")
 _DEPTH = 6
+# Architectures of libraries, by the functions that make them: they have BatchNorm, dropout or both.
+_WITH_MODE = re.compile(
+    r"torchvision\.models\.(\w+\.)*[a-z]\w*|timm\.create_model|pytorch_fid\.inception\.InceptionV3"
+)
+
+
+def made_with_mode(module: Module, made: ast.Call) -> bool:
+    """`torchvision.models.resnet18()`, `models.__dict__[args.arch]()`: a network of a library that is different in eval mode."""
+    match made.func:
+        case ast.Subscript(ast.Attribute(of, "__dict__")):
+            return module.resolve(of) == "torchvision.models"
+    return _WITH_MODE.fullmatch(module.resolve(made.func) or "") is not None
 
 
 def class_has_mode(home: Module, cls: ast.ClassDef, depth: int = _DEPTH) -> bool | None:

@@ -1,17 +1,39 @@
-"""What an option of a program is when nobody sets it: `--accumulation-steps` of its parser, a field of its configuration class."""
+"""What an option of a program is when nobody sets it: `--accumulation-steps` of its parser, a field of its configuration class, an argument."""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 
 from fallline.syntax import Module
 
-__all__ = ["default_of"]
+__all__ = ["default_of", "is_set"]
+
+_HOLDS_OPTIONS = re.compile(r"(?i)arg|opt(ion)?s?$|conf|cfg|param|setting|pars|flags")
 
 
 def default_of(module: Module, name: str) -> float | None:
-    """The number that an option of this name has by default in this file; None where no such option, or no number, is seen."""
-    return _defaults(module).get(name)
+    """The number that an option of this name has by default in this file, or in one that it takes its options from.
+
+    None where no such option, or no number, is seen.
+    """
+    homes = (module, *_elsewhere(module))
+    return next((d for home in homes if (d := _defaults(home).get(name)) is not None), None)
+
+
+def _elsewhere(module: Module) -> list[Module]:
+    """The files of the project that are called after options, and that this one imports from: `from tools.argparse import get_args`."""
+    kept = module.notes("files with options")
+    known: list[Module] | None = kept.get(module.tree)
+    if known is None:
+        known = kept[module.tree] = []
+        for dotted in {*module.imports.values()} if module.project is not None else ():
+            for path in (dotted, dotted.rpartition(".")[0]):
+                if _HOLDS_OPTIONS.search(path.rpartition(".")[2]):
+                    found = module.project.find_module(path, module)  # type: ignore[union-attr]
+                    known += [found] if found is not None else []
+    return known
 
 
 def _defaults(module: Module) -> dict[str, float]:
@@ -30,7 +52,60 @@ def _defaults(module: Module) -> dict[str, float]:
             if isinstance(field.target, ast.Name) and number is not None:
                 if isinstance(module.parent(field), ast.ClassDef):
                     known[field.target.id] = number
+        for name, number in (*_looked_up(module), *_arguments(module)):
+            known.setdefault(name, number)
     return known
+
+
+def _looked_up(module: Module) -> Iterator[tuple[str, float]]:
+    """`config.get("accum_steps", 1)`, `getattr(args, "accum_steps", 1)`: what is taken where nobody says anything."""
+    for call in module.all(ast.Call):
+        match call:
+            case ast.Call(ast.Attribute(attr="get"), [ast.Constant(str(name)), default]):
+                pass
+            case ast.Call(ast.Name("getattr"), [_, ast.Constant(str(name)), default]):
+                pass
+            case _:
+                continue
+        number = module.number(default)
+        if number is not None:
+            yield name, number
+
+
+def _arguments(module: Module) -> Iterator[tuple[str, float]]:
+    """`def train(model, accumulation_steps=1)`."""
+    for function in module.functions.values():
+        spec = function.args
+        positional = [*spec.posonlyargs, *spec.args]
+        for argument, default in (
+            *zip(reversed(positional), reversed(spec.defaults), strict=False),
+            *zip(spec.kwonlyargs, spec.kw_defaults, strict=True),
+        ):
+            number = module.number(default) if default is not None else None
+            if number is not None:
+                yield argument.arg, number
+
+
+def is_set(module: Module, name: str) -> bool:
+    """Whether this file gives an option of this name a number that is not 1: `train(accumulation_steps=4)`, `args.accum = 8`."""
+    kept = module.notes("options that are set")
+    known: frozenset[str] | None = kept.get(module.tree)
+    if known is None:
+        known = kept[module.tree] = frozenset(_given(module))
+    return name in known
+
+
+def _given(module: Module) -> Iterator[str]:
+    for call in module.all(ast.Call):
+        for keyword in call.keywords:
+            if keyword.arg is not None and module.number(keyword.value) not in {None, 1}:
+                yield keyword.arg
+    for statement in module.all(ast.Assign):
+        if module.number(statement.value) not in {None, 1}:
+            for target in statement.targets:
+                match target:
+                    case ast.Name(name) | ast.Attribute(attr=name):
+                        yield name
 
 
 def _names(call: ast.Call) -> list[str]:

@@ -109,10 +109,13 @@ class _Ranges:
             known = joined([self.of(p) for p in self.values.passed(found)])
             if known is None or known.source in MADE_UP:
                 return named(found.arg) or self._distribution(found) or known
-            return known
+            # `focal_loss(logits)` says more than `focal_loss(cls_outputs)`
+            return named(found.arg) if known.guessed and is_logits(found.arg) else known
         known = self.of(found)
         if known is not None:
-            return known
+            return self._filled(node) if known.source in {"zeros", "zeros_like"} else known
+        if found is None and (chosen := self._in_one_branch(node)) is not None:
+            return chosen
         if found is None and self.values.unpacked(node) is not None:
             made = made_by(self.module, node)
             if made is not None and made.op in OPERATIONS:
@@ -131,6 +134,21 @@ class _Ranges:
         if by_name is not None and by_name.source.startswith("the mask"):
             return None if any(NEVER_EMPTY.search(text) for text in lines) else by_name
         return by_name
+
+    def _filled(self, node: ast.Name) -> Range:
+        """`positives = torch.zeros(n, n)` with ones where `positives[a, b] = 1` says so: a row may have none."""
+        for target in self.module.all(ast.Subscript):
+            match target, self.module.parent(target):
+                case ast.Subscript(ast.Name(name), _, ast.Store()), ast.Assign(value=value) if (
+                    name == node.id and self.module.number(value) == 1
+                ):
+                    return Range(0.0, 1.0, f"the mask `{name}`")
+        return Range(0.0, 0.0, "zeros")
+
+    def _in_one_branch(self, node: ast.Name) -> Range | None:
+        """What an `if` before this sets it to is one of the values that it can have: `if weights is None: weights = power`."""
+        found = [self.of(value) for _, value in self.values.in_one_branch(node)]
+        return next((r for r in found if r is not None and not r.is_constant), None)
 
     def _of_probabilities(self, made: ast.AST | None) -> bool:
         """An operation on what a softmax or sigmoid gave: whatever it is called, it is not a logit."""
@@ -265,7 +283,8 @@ class _Ranges:
         inner = self.of(base)
         if inner is not None:
             return inner.squared()
-        names = names_in(base) - {"torch", "F", "self"}
+        told = {n for k in below(base, ast.keyword) for n in names_in(k.value)}  # dim=dim
+        names = names_in(base) - {"torch", "F", "self"} - told
         names |= {n.attr for n in below(base, ast.Attribute)}
         return None if is_chosen(names) else Range(0.0, 0.0, "square")
 
@@ -283,6 +302,8 @@ class _Ranges:
         a, b = self.of(left), self.of(right)
         if a is not None and b is not None and a.source == b.source == "normalize":
             return Range(-1.0, 1.0, "cosine")
+        if a is not None and b is not None and a.source == b.source == "norm":
+            return a  # the lengths of all pairs
         return None
 
     # -- calls -------------------------------------------------------------------------------------------------
@@ -327,6 +348,8 @@ class _Ranges:
                 return Range(0.0, _INF, inner.source) if inner is not None and zero else None
             case "sum" | "nansum" | "cumsum":
                 return self._summed(of)
+            case "norm" | "vector_norm":
+                return Range(0.0, _INF, "norm")
         if name in _OPERATORS:
             return self._arithmetic(node, of, _OPERATORS[name])
         if name in OPERATIONS and name not in WEIGHTED:

@@ -15,6 +15,7 @@ __all__ = [
     "called_functions",
     "is_distributed",
     "mentions_rank",
+    "of_one_rank",
     "only_on_some_ranks",
     "owned_by_framework",
     "runs_on_every_rank",
@@ -40,8 +41,15 @@ Def = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def is_distributed(module: Module) -> bool:
-    """This file wraps a model in DDP or joins a process group."""
-    return any(True for _ in module.calls(*_DISTRIBUTED))
+    """This file wraps a model in DDP or joins a process group, and not one that is written down to be of one rank."""
+    return any(True for _ in module.calls(*_DISTRIBUTED)) and not of_one_rank(module)
+
+
+def of_one_rank(module: Module) -> bool:
+    """Every process group that this file joins has `world_size=1`, as a number."""
+    joined = list(module.calls("torch.distributed.init_process_group"))
+    sizes = [Module.argument(call, 3, "world_size") for call in joined]
+    return bool(sizes) and all(size is not None and module.number(size) == 1 for size in sizes)
 
 
 def owned_by_framework(module: Module) -> bool:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from fallline.flow.calls import last_name
 from fallline.syntax import Module
 
-__all__ = ["turns_off", "under_no_grad"]
+__all__ = ["OFF", "never_entered", "turns_off", "under_no_grad"]
 
-_OFF = frozenset({"no_grad", "inference_mode"})
+OFF = frozenset({"no_grad", "inference_mode"})
 
 
 def turns_off(node: ast.AST) -> bool:
     """`with torch.no_grad():`, or a function that is decorated so."""
     match node:
         case ast.With(items):
-            return any(last_name(i.context_expr) in _OFF for i in items)
+            return any(last_name(i.context_expr) in OFF for i in items)
         case ast.FunctionDef(decorator_list=marks) | ast.AsyncFunctionDef(decorator_list=marks):
-            return any(last_name(mark) in _OFF for mark in marks)
+            return any(last_name(mark) in OFF for mark in marks)
     return False
 
 
@@ -30,3 +31,15 @@ def under_no_grad(module: Module, node: ast.AST) -> bool:
         if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             return False
     return False
+
+
+def never_entered(module: Module, names: frozenset[str]) -> Iterator[ast.Call]:
+    """`with torch.no_grad() and autocast():` enters only the last: the calls of these names that are made and dropped."""
+    for both in module.all(ast.BoolOp):
+        if not isinstance(both.op, ast.And) or not isinstance(both.values[-1], ast.Call):
+            continue
+        if last_name(both.values[-1]) in names:
+            continue
+        for dropped in both.values[:-1]:
+            if isinstance(dropped, ast.Call) and last_name(dropped) in names:
+                yield dropped

@@ -3,16 +3,101 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator
 
 from fallline.flow.calls import last_name
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import below, is_name, methods_of, walk
 
-__all__ = ["is_distributed_sampler"]
+__all__ = ["is_distributed_sampler", "never_given", "never_told"]
 
 _SEEDS = frozenset({"manual_seed", "seed", "default_rng", "RandomState", "Random"})
 _MAY_SET = frozenset({"__init__", "set_epoch"})
+
+
+# Their loops tell the sampler its epoch, or bring a sampler of their own.
+_TELL = frozenset(
+    "accelerate lightning pytorch_lightning transformers composer catalyst ignite colossalai mmengine mmcv fastai ray".split()
+)
+_HELD_OUT = re.compile(r"(?i)(^|_)(val|valid|validation|test|eval|dev|infer|predict)")
+
+
+def never_told(module: Module) -> Iterator[ast.Call]:
+    """Shuffling DistributedSamplers of a file that goes through several epochs, in a project where `set_epoch` is spelled nowhere.
+
+    However the sampler reaches the loop, nobody there can tell it the epoch.
+    """
+    made = [c for c in module.all(ast.Call) if _shuffles(module, c)]
+    if not made or module.project is None or not _has_epochs(module):
+        return
+    used = {name.partition(".")[0] for name in module.imports.values()}
+    if used.isdisjoint(_TELL) and not module.project.spells(module, b"set_epoch"):
+        yield from made
+
+
+def _shuffles(module: Module, call: ast.Call) -> bool:
+    """`DistributedSampler(train_data)`: torch's own, of data that is not held out, without `shuffle=False`."""
+    if last_name(call.func) != "DistributedSampler":
+        return False
+    if not (module.resolve(call.func) or "").startswith("torch.utils.data."):
+        return False
+    said = next((k.value for k in call.keywords if k.arg == "shuffle"), ast.Constant(True))
+    up = module.parent(call)
+    names = [*call.args[:1], *(up.targets if isinstance(up, ast.Assign) else ())]
+    held_out = any(_HELD_OUT.search(last_name(n)) for n in names)
+    return isinstance(said, ast.Constant) and said.value is True and not held_out
+
+
+def _has_epochs(module: Module) -> bool:
+    """`for epoch in ...:`."""
+    return any(
+        "epoch" in ast.unparse(loop.target).lower() or "epoch" in ast.unparse(loop.iter).lower()
+        for loop in module.all(ast.For)
+    )
+
+
+def never_given(module: Module) -> Iterator[tuple[str, ast.Call]]:
+    """Loaders of data for which a DistributedSampler was made that nothing ever gets, with the name it was given."""
+    for made in module.all(ast.Call):
+        name = _name_of(module, made) if last_name(made) == "DistributedSampler" else None
+        if name is None or not made.args or any(_hands_on(module, n) for n in _read(module, name)):
+            continue
+        scope, data = module.scope(made), ast.unparse(made.args[0])
+        for loader in module.calls("torch.utils.data.DataLoader"):
+            given = module.argument(loader, 0, "dataset")
+            same = given is not None and ast.unparse(given) == data
+            if same and module.scope(loader) is scope and not module.has_star(loader):
+                yield name, loader
+
+
+def _name_of(module: Module, made: ast.Call) -> str | None:
+    """`sampler` of `sampler = DistributedSampler(data)`, also where it is None on one process."""
+    up = module.parent(made)
+    up = module.parent(up) if isinstance(up, ast.IfExp) else up
+    match up:
+        case ast.Assign([ast.Name(name)]):
+            return name
+    return None
+
+
+def _read(module: Module, name: str) -> list[ast.Name]:
+    return [n for n in module.all(ast.Name) if n.id == name and isinstance(n.ctx, ast.Load)]
+
+
+def _hands_on(module: Module, name: ast.Name) -> bool:
+    """Whether it goes anywhere from here; not where it is only asked for, or told its epoch."""
+    match module.parent(name):
+        case ast.Attribute(attr="set_epoch") | ast.Compare(ops=[ast.Is() | ast.IsNot()]):
+            return False
+        case ast.If() | ast.UnaryOp(ast.Not()):
+            return False
+        case ast.IfExp(test=test):
+            return test is not name
+        case ast.BoolOp() as both:
+            return not isinstance(module.parent(both), ast.If | ast.Expr)
+    return True
 
 
 def is_distributed_sampler(module: Module, cls: ast.ClassDef) -> bool:

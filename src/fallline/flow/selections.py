@@ -48,15 +48,21 @@ def _averaged(module: Module, call: ast.Call) -> ast.expr | None:
         return None
     if _MEAN_LOSSES.fullmatch(name) and (module.resolve(call.func) or "").startswith("torch."):
         return call.args[0]
-    made = (
-        values_of(module).constructed(call.func)
-        if isinstance(call.func, ast.Name | ast.Attribute)
-        else None
-    )
+    if not isinstance(call.func, ast.Name | ast.Attribute) or not _makes_a_loss(module):
+        return None
+    made = values_of(module).constructed(call.func)
     if made is not None and made is not call and _LOSS_LAYERS.fullmatch(last_name(made)):
         told = any(k.arg in {"reduction", "reduce", "size_average", None} for k in made.keywords)
         return None if told else call.args[0]
     return None
+
+
+def _makes_a_loss(module: Module) -> bool:
+    """Whether the file names a loss layer at all: asked before every call is followed to what made it."""
+    kept = module.notes("names a loss layer")
+    if module.tree not in kept:
+        kept[module.tree] = _LOSS_LAYERS.search(module.source.text) is not None
+    return bool(kept[module.tree])
 
 
 def _mask_of(module: Module, node: ast.expr) -> ast.expr | None:
@@ -68,7 +74,7 @@ def _mask_of(module: Module, node: ast.expr) -> ast.expr | None:
             case ast.Subscript(_, index) if _is_test(module, index):
                 return index
             case ast.Call(args=[*_, mask]) if last_name(here) == "masked_select":
-                return mask if _is_test(module, mask) else None
+                return mask if _is_test(module, mask, given=True) else None
             case ast.Call(ast.Attribute(inner)) if last_name(here) in {
                 "view",
                 "float",
@@ -86,8 +92,8 @@ def _mask_of(module: Module, node: ast.expr) -> ast.expr | None:
     return None
 
 
-def _is_test(module: Module, index: ast.expr) -> bool:
-    """A mask that may select nothing: made by a comparison, or called like one."""
+def _is_test(module: Module, index: ast.expr, given: bool = False) -> bool:
+    """A mask that may select nothing: made by a comparison, or called like one; or `given` where only a mask can be."""
     if NEVER_EMPTY.search(module.segment(index)) or _ALWAYS_SOME.search(module.segment(index)):
         return False
     made = values_of(module).origin(index)
@@ -103,7 +109,9 @@ def _is_test(module: Module, index: ast.expr) -> bool:
             return True
         case ast.Call() if last_name(made) in _LOGICAL:
             return True
-    return isinstance(index, ast.Name) and isinstance(made, ast.arg) and is_mask(index.id)
+    return (
+        isinstance(index, ast.Name) and isinstance(made, ast.arg) and (given or is_mask(index.id))
+    )
 
 
 def _mentions_count(module: Module, call: ast.Call) -> bool:

@@ -30,8 +30,7 @@ _REDUCTIONS = frozenset(
     "sum mean max min amax amin logsumexp norm prod std var argmax argmin".split()
 )
 _NUMBER = re.compile(
-    r"(^|_)(alpha|beta|gamma|lamb?d\w*|coef\w*|weight|scale|temp\w*|tau|eps\w*|discount|factor|ratio|lr)$|^[A-Z][A-Z_0-9]+$",
-    re.IGNORECASE,
+    r"(?i:(^|_)(alpha|beta|gamma|lamb?d\w*|coef\w*|weight|scale|temp\w*|tau|eps\w*|discount|factor|ratio|lr)$)|^[A-Z][A-Z_0-9]+$"
 )
 
 

@@ -45,7 +45,8 @@ from fallline.runs.store import rank_files
 from fallline.specialists import SPECIALISTS
 from fallline.triage.answer import answer
 from fallline.triage.evaluate import judge
-from fallline.triage.evidence import Gathered, code_in, corrected, seen_in
+from fallline.triage.evidence import code_in, corrected, seen_in
+from fallline.triage.gathered import Gathered
 from fallline.triage.playbook import playbooks
 from fallline.verdict.project import read_paths
 from fallline.verdict.reading import read_text

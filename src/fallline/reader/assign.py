@@ -147,7 +147,7 @@ def _new_part(machine: Machine, model: Thing, part: Thing, node: ast.AST) -> Non
     if part.facts.get("batchnorm"):
         model.facts["batchnorm"] = True
     if me is model:
-        part.facts["parameters"] = model.sets
+        _take_in(model, part)
         return
     holders = [
         t
@@ -165,8 +165,19 @@ def _new_part(machine: Machine, model: Thing, part: Thing, node: ast.AST) -> Non
                 parameters=model.sets,
             )
         )
-    part.facts["parameters"] = model.sets
+    _take_in(model, part)
     model.facts["frozen"] = False  # the new part learns
+
+
+def _take_in(model: Thing, part: Thing) -> None:
+    """The parameters of a part are the model's; one that was there before stays what others hold: an optimizer, a second model."""
+    given: frozenset[str] = model.facts.get("given", frozenset())
+    known = bool(part.sets) and not any(name.startswith("?") for name in part.sets | model.sets)
+    if known and part.number < model.number:
+        model.facts["given"] = given | (part.sets - model.sets)
+        model.facts["parameters"] = model.sets | part.sets
+    else:
+        part.facts["parameters"] = model.sets - given
 
 
 def _was_missing(machine: Machine, node: ast.AST) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from fallline import api
 from fallline.api.call import Call
 from fallline.api.gradients import parameter_sets
+from fallline.api.timm import update_by_scaler
 from fallline.api.torch.make import set_up_loader
-from fallline.api.torch.model import called
+from fallline.api.torch.model import called, through
 from fallline.api.values import (
     NONE,
     Bound,
@@ -30,6 +32,8 @@ from fallline.reader.machine import Machine
 from fallline.reader.methods import call_method, call_unknown
 from fallline.reader.objects import construct, thing_attribute
 from fallline.reader.opaque import computed, derived, holds_protocol, maybe_opaque
+from fallline.reader.relevance import runs_parts
+from fallline.syntax import Module
 from fallline.syntax.classes import base_classes, find_method
 from fallline.syntax.nodes import methods_called
 
@@ -86,6 +90,8 @@ def call_value(machine: Machine, found: Value, call: Call) -> Value:
             return construct(machine, target, call.args, call.kwargs, call.node)
         case External(name):
             return _external(machine, name, call)
+        case Thing(kind="scaler", cls=None) if len(call.values) > 1:
+            return update_by_scaler(machine, target, call)
         case Thing():
             return called(machine, target, call)
         case Bound(of, name):
@@ -139,10 +145,21 @@ def _method_of_thing(machine: Machine, receiver: Thing, name: str, node: ast.Cal
             return call_method(machine, receiver, name, _arguments(machine, node))
         case Unknown(became=None) if api.method(receiver.kind, name) is not None:
             return call_method(machine, receiver, name, _arguments(machine, node))
+        case Function(node=method, module=home) if _is_a_pass(machine, receiver, home, method):
+            return through(machine, receiver, name, _arguments(machine, node))
     begun = len(machine.events)
     result = machine.call(attribute, _arguments(machine, node))
     _perhaps_stepped(machine, receiver, name, node, begun)
     return result
+
+
+def _is_a_pass(machine: Machine, model: Thing, home: Module, method: ast.AST) -> bool:
+    """`model.encode(x)`, called from outside: it runs the model's parts, and neither trains nor sets a mode."""
+    if model.kind != "model" or model is machine.frame.me or model.cls is None:
+        return False
+    if any("Lightning" in base for base in model.cls[0].bases(model.cls[1])):
+        return False
+    return isinstance(method, ast.FunctionDef) and runs_parts(home, method)
 
 
 def _was_a_loss(machine: Machine, receiver: Unknown, node: ast.Call) -> None:
@@ -220,18 +237,21 @@ def _super(machine: Machine, node: ast.Call, name: str) -> Value:
     return Unknown()
 
 
+# By its name such a call makes a model: `init_model(config)`, `self.spec.construct_model()`. It runs none.
+_MAKES = re.compile(
+    r"(?i)_?(make|get|build|load|create|init|construct|set_?up|prepare|define|instantiate|new|choose|select|configure|wrap|restore"
+    r"|import|fetch|from)(_|[a-z]*model|ial)"
+)
+
+
 def _unknown(machine: Machine, target: Unknown, call: Call) -> Value:
     """Something we cannot see is called: by its name perhaps a model or a loss, else opaque if it was given the protocol."""
     kind = kind_by_name(target.hint)
     tensors = [v for v in call.values if isinstance(machine.settled(v), Tensor)]
-    if kind == "model" and target.hint.rpartition(".")[2][:4].lower() not in {
-        "make",
-        "get_",
-        "buil",
-        "load",
-        "crea",
-    }:
+    if kind == "model" and not _MAKES.match(target.hint.rpartition(".")[2]):
         return called(machine, machine.become(target, "model"), call)
+    if kind == "scaler" and tensors and any(machine.as_kind(v, "optimizer") for v in call.values):
+        return update_by_scaler(machine, machine.become(target, "scaler"), call)
     if kind == "criterion" and tensors:
         return called(machine, machine.become(target, "criterion"), call)
     maybe_opaque(machine, target.hint, call)

@@ -226,9 +226,29 @@ def _size(asked: Comparison) -> Answer | None:
 
 def _length(machine: Machine, hint: str) -> int:
     """In a loop over the data a length that a counter is compared with, `len(dataset) // batch_size`, is that of the data."""
+    here = _gone_over(machine, hint)
+    if here is not None:
+        return here
     if hint.startswith("len(") and machine.loops.kinds[-1:] == ["data"]:
         return machine.loops.length
     return machine.settings.count(hint, usual=SIZE)
+
+
+_LENGTH = re.compile(r"len\(([\w.]+)\)( - 1)?")
+
+
+def _gone_over(machine: Machine, hint: str) -> int | None:
+    """`len(pieces)`, `len(pieces) - 1` in `for i, piece in enumerate(pieces)`: as often as that loop goes round on paper."""
+    asked = _LENGTH.fullmatch(hint)
+    if asked is None:
+        return None
+    for (_, loop), count in zip(
+        reversed(machine.loops.nodes), reversed(machine.loops.counts), strict=True
+    ):
+        if count and isinstance(loop, ast.For):
+            if asked[1] in re.findall(r"[\w.]+", ast.unparse(loop.iter)):
+                return count - bool(asked[2])
+    return None
 
 
 def _open(asked: Comparison) -> Answer:
@@ -269,7 +289,7 @@ def compare_value(machine: Machine, node: ast.Compare) -> Value:
         equal = isinstance(node.ops[0], ast.Eq)
         return Unknown(asked.words("==") if equal else words(machine.text(node)))
     value, varying = compared(machine, node, True, 0)
-    return Const(value, varying)
+    return Const(value, varying, said=machine.text(node))
 
 
 def _undecidable(value: Value) -> bool:

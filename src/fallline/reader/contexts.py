@@ -21,11 +21,20 @@ def entered_all(machine: Machine, node: ast.With | ast.AsyncWith) -> Iterator[No
     """Everything that a with statement opens."""
     with ExitStack() as stack:
         for item in node.items:
-            value = machine.settled(machine.evaluate(item.context_expr))
-            _enter(machine, stack, value, item.context_expr)
+            for opened in _meant(item.context_expr):
+                value = machine.settled(machine.evaluate(opened))
+                _enter(machine, stack, value, opened)
             if item.optional_vars is not None:
                 assign_to(machine, item.optional_vars, _named(value), item.optional_vars)
         yield
+
+
+def _meant(opened: ast.expr) -> list[ast.expr]:
+    """`with no_grad() and autocast():` is read as it was meant: that the first is not entered is reported there, once."""
+    match opened:
+        case ast.BoolOp(ast.And(), parts) if all(isinstance(p, ast.Call) for p in parts):
+            return parts
+    return [opened]
 
 
 def _named(value: Value) -> Value:

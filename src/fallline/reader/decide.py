@@ -14,7 +14,7 @@ from fallline.reader.relevance import acts, acts_here
 from fallline.syntax import Module
 from fallline.syntax.nodes import walk
 
-__all__ = ["TESTS", "decide", "how_much", "truth"]
+__all__ = ["TESTS", "decide", "how_much", "knob", "truth"]
 
 _JUMPS = (ast.Raise, ast.Return, ast.Continue, ast.Break)
 
@@ -60,6 +60,18 @@ def _matters(machine: Machine, branches: list[ast.stmt]) -> int:
     if perhaps or acts(machine.module, branches):
         return 1
     return int(not _turned(branches).isdisjoint(_decisive(machine.module)))
+
+
+def knob(machine: Machine, node: ast.Assign) -> Value | None:
+    """`distributed = False` in a script that asks `if distributed:` around what matters: people edit it, so both are read."""
+    match node:
+        case ast.Assign([ast.Name(name) as target], ast.Constant(bool(written))):
+            module = machine.module
+            constant = len(module.bindings(name, module.scope(target))) == 1
+            if constant and not machine.around.inside_model and name in _decisive(module):
+                if not module.in_loop(node):
+                    return Const(machine.settings.knob(name, written))
+    return None
 
 
 def _turned(branches: list[ast.stmt]) -> set[str]:

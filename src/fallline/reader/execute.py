@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from fallline.api.paper import Loops
 from fallline.events import Event, Trace
@@ -19,6 +20,7 @@ __all__ = ["traces_of"]
 
 _LENGTH = 7
 _LONGEST = 41
+_UNSTEPPED = 19  # where backwards pile up and no step is seen
 _PERHAPS = 15_000  # of those, on choices that only perhaps matter
 _HARDLY = 3_000  # the same where nothing trains
 _PLAIN = (str, int, float, frozenset, type(None))
@@ -47,6 +49,7 @@ def traces_of(
         judged: set[int] = set()
         tried = 0  # of what was spent: on choices that only perhaps matter
         trains = False
+        plan = _SHORT
         for settings in explore(Settings()):
             if time.thread_time() > deadline or spent > _MOST_WORK:
                 break
@@ -54,11 +57,11 @@ def traces_of(
             perhaps = settings.flipped < 2 or (module.is_unit_test and bool(settings.forced))
             if perhaps and tried > (_PERHAPS if trains and not module.is_unit_test else _HARDLY):
                 continue
-            machine = _executed(project, root, settings, deadline)
+            machine, plan = _executed(project, root, settings, deadline, plan)
             spent += machine.bounds.spent
             tried += machine.bounds.spent if perhaps else 0
             trains = trains or bool(machine.updates.backwards or machine.updates.windows)
-            if machine.bounds.complete:
+            if machine.bounds.complete and not root.beside:
                 # what was cut short is begun on its own as well: reading more must not find less
                 ran |= machine.reached
             files |= machine.touched
@@ -96,32 +99,56 @@ def _made(machine: Machine) -> Iterator[tuple[object, ...]]:
             yield (thing.id, *(fact for fact in facts if isinstance(fact[1], _PLAIN)))
 
 
-def _executed(project: Project, root: Root, settings: Settings, deadline: float) -> Machine:
-    """Run a root; again with loaders that leave a remainder, once its accumulation window is known."""
-    machine = _run(project, root, settings, _LENGTH, deadline, ())
-    window = max(
-        [*machine.updates.windows, machine.updates.pending if not machine.updates.windows else 0],
-        default=0,
-    )
-    if window > 1:
-        length = min(2 * window + 1, _LONGEST) if machine.updates.windows else 19
-        if length != _LENGTH:
-            again = Settings(settings.forced)
-            longer = _run(project, root, again, length, deadline, (window,))
-            settings.met, settings.matter, settings.failed = again.met, again.matter, again.failed
-            return longer
+class _Plan(NamedTuple):
+    """How long loaders are in an execution, and the accumulation window they are made for, if one is known."""
+
+    length: int = _LENGTH
+    expected: tuple[int, ...] = ()
+
+
+_SHORT = _Plan()
+
+
+def _executed(
+    project: Project, root: Root, settings: Settings, deadline: float, likely: _Plan
+) -> tuple[Machine, _Plan]:
+    """Run a root with loaders that leave a remainder after its accumulation window, and the plan that showed it.
+
+    The window is seen in a short run first. `likely` is the plan of other settings: where it fits, one run is enough.
+    """
+    machine = _run(project, root, settings, likely, deadline)
+    plan = _plan(machine)
+    if plan.length == likely.length:
+        return machine, likely
+    if likely is not _SHORT:
+        machine = _run_again(project, root, settings, _SHORT, deadline)
+        plan = _plan(machine)
+        if plan.length == _LENGTH:
+            return machine, _SHORT
+    return _run_again(project, root, settings, plan, deadline), plan
+
+
+def _plan(machine: Machine) -> _Plan:
+    """What would show two windows and a remainder of this execution's updates."""
+    windows = machine.updates.windows
+    window = max(windows or [machine.updates.pending])
+    if window < 2:
+        return _SHORT
+    return _Plan(min(2 * window + 1, _LONGEST) if windows else _UNSTEPPED, (window,))
+
+
+def _run_again(
+    project: Project, root: Root, settings: Settings, plan: _Plan, deadline: float
+) -> Machine:
+    again = Settings(settings.forced)
+    machine = _run(project, root, again, plan, deadline)
+    settings.met, settings.matter, settings.failed = again.met, again.matter, again.failed
+    settings.edited = again.edited
     return machine
 
 
-def _run(
-    project: Project,
-    root: Root,
-    settings: Settings,
-    length: int,
-    deadline: float,
-    expected: tuple[int, ...],
-) -> Machine:
-    machine = Machine(PYTHON, project, settings, Loops(length, expected), Bounds(deadline))
+def _run(project: Project, root: Root, settings: Settings, plan: _Plan, deadline: float) -> Machine:
+    machine = Machine(PYTHON, project, settings, Loops(*plan), Bounds(deadline))
     try:
         root.run(machine)
     except Stop:

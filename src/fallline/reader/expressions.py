@@ -194,12 +194,23 @@ def _subscript(machine: Machine, node: ast.Subscript) -> Value:
             return machine.attribute(value, "loss", node)
         case Thing(), Const(str(name)) if (one := _one_of(machine, value, name)) is not None:
             return one
+        case Thing(kind="object", facts={"record": True}), Const(place):
+            fields = value.attrs
+            return (
+                list(fields.values())[place]
+                if isinstance(place, int) and -len(fields) <= place < len(fields)
+                else fields.get(str(place), Unknown(str(place)))
+            )
         case ((Tensor() | Params() | Param() | Thing(kind="model")), _):
             return value
         case Unknown(), Const(str(name)):
             return value.item(name)
         case Unknown(), _:
             return value.part("[]")
+        case External(name=of), Const(
+            str(name)
+        ):  # `wandb.config["use_amp"]`, the same wherever it is asked
+            return Unknown(f"{of}[{name!r}]")
         case Bound(of=Tensor() as tensor), _:
             return tensor
     return Unknown()

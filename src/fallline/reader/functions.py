@@ -284,6 +284,9 @@ def _generator(machine: Machine, function: Function, given: list[Value], node: a
     loaders = [t for v in given if (t := machine.as_kind(v, "loader")) is not None]
     if loaders and not endless:
         return loaders[0]
+    counted = [v for v in map(machine.settled, given) if _is_iterator(v)]
+    if len(counted) == 1 and not endless and _passes_on(body):
+        return counted[0]
     loader = machine.make("loader", node, endless=endless or None)
     loader.facts["generator"] = True
     if len(loaders) == 1:
@@ -291,3 +294,24 @@ def _generator(machine: Machine, function: Function, given: list[Value], node: a
     if "set_epoch" in called_names(function.module, body):
         machine.emit(SamplerEpoch(machine.place(node)))
     return loader
+
+
+def _is_iterator(value: Value) -> bool:
+    """`range(n)`, `enumerate(loader)`."""
+    return isinstance(value, Thing) and value.kind == "iterator"
+
+
+def _passes_on(body: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """`for item in iterable: ...; yield item`: what it is given comes out again, one by one."""
+    taken = {a.arg for a in body.args.args}
+    return any(
+        isinstance(loop.iter, ast.Name)
+        and loop.iter.id in taken
+        and any(
+            isinstance(given.value, ast.Name)
+            and isinstance(loop.target, ast.Name)
+            and given.value.id == loop.target.id
+            for given in below(loop, ast.Yield)
+        )
+        for loop in below(body, ast.For)
+    )

@@ -90,6 +90,7 @@ def _repeat(
     machine.loops.kinds.append(stream.kind)
     if stream.kind != "params":
         machine.loops.nodes.append((machine.module, node))
+        machine.loops.counts.append(stream.count)
     loader = stream.loader
     machine.loops.fed += loader is not None
     endless = bool(loader and loader.facts.get("endless"))
@@ -139,6 +140,7 @@ def _repeat(
         machine.loops.begun.pop()
         if stream.kind != "params":
             machine.loops.nodes.pop()
+            machine.loops.counts.pop()
         machine.loops.iteration = outer
         if machine.updates.backwards > backwards:
             machine.loops.trained += index > 1

@@ -19,7 +19,15 @@ from typing import Any, NoReturn, TypeVar
 
 from fallline.api.call import Call
 from fallline.api.paper import Around, Loops, Test, Updates
-from fallline.api.values import Function, Tensor, Thing, Unknown, Value, kind_by_name, of_kind
+from fallline.api.values import (
+    Function,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    kind_by_name,
+    parameters_within,
+)
 from fallline.events import (
     OBJECTS,
     Backward,
@@ -31,9 +39,10 @@ from fallline.events import (
     Step,
     Strength,
     Trace,
+    ZeroGrad,
     describe,
 )
-from fallline.flow.options import default_of
+from fallline.flow.options import default_of, is_set
 from fallline.location import Location
 from fallline.reader.counts import Counts
 from fallline.reader.relevance import acts_here, called_names, trains
@@ -312,8 +321,10 @@ class Machine:
         elif isinstance(event, Step):
             self.updates.windows.append(self.updates.pending)
             self.updates.pending = 0
-            event.optional = self._optional()
+            event.optional, event.off = self._optional()
             event.other_way = self._other_way()
+        elif isinstance(event, ZeroGrad):
+            event.boundary = self.around.every_so_often() or self.boundary()
         return event
 
     def fail(self) -> NoReturn:
@@ -359,16 +370,20 @@ class Machine:
         test = next((test for test in reversed(self.around.tests) if test.varying), None)
         return (test is not None and " or " in test.text) or None
 
-    def _optional(self) -> str | None:
-        """The count in the innermost test that depends on the iteration, if nothing shows it above 1: `args.accumulation_steps`."""
+    def _optional(self) -> tuple[str | None, bool | None]:
+        """The count in the innermost test that depends on the iteration, if nothing shows it above 1: `args.accumulation_steps`.
+
+        And whether it is off: 1 by default, and set by nobody.
+        """
         test = next((test for test in reversed(self.around.tests) if test.varying), None)
         for name in _DOTTED.findall(test.text) if test is not None else ():
             last = name.rpartition(".")[2]
             defaults = {default_of(module, last) for module in self.modules()} - {None}
             assumed = any(key.startswith("#") and key.endswith(last) for key in self.settings.met)
             if defaults == {1} or (assumed and not defaults):
-                return str(name)
-        return None
+                used = any(is_set(module, last) for module in self.modules())
+                return str(name), (defaults == {1} and assumed and not used) or None
+        return None, None
 
     def evaluates(self) -> bool:
         """Whether a loop is around that does not train: over the batches of an evaluation, over samples."""
@@ -429,7 +444,7 @@ class Machine:
         self._settle()
         for thing in self.things.values():
             if thing.kind == "model" and not _unclear(thing.facts.get("parameters")):
-                thing.facts["parts"] = _parts(thing)
+                thing.facts["parts"] = parameters_within(thing)
         return Trace(
             self.events,
             [
@@ -438,6 +453,7 @@ class Machine:
                 if t.kind in OBJECTS
             ],
             settings=self.settings.words(),
+            edited=self.settings.edited,
             complete=self.bounds.complete,
         )
 
@@ -458,23 +474,6 @@ class Machine:
                     event.second = False
 
 
-def _parts(model: Thing) -> frozenset[str]:
-    """The parameter sets of the models that this one holds, at any depth."""
-    found: set[str] = set()
-    left: list[Thing] = [model]
-    seen: set[str] = set()
-    while left and len(seen) < _MOST_PARTS:
-        here = left.pop()
-        if here.id in seen:
-            continue
-        seen.add(here.id)
-        found |= here.sets
-        values = [v.became if isinstance(v, Unknown) else v for v in here.attrs.values()]
-        left += of_kind(values, "model")
-    return frozenset(found)
-
-
-_MOST_PARTS = 512
 _BACKWARDS = frozenset({"backward", "manual_backward"})
 
 

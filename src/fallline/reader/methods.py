@@ -10,6 +10,7 @@ from fallline.api import containers, tensors
 from fallline.api.arithmetic import pieces
 from fallline.api.call import Call
 from fallline.api.gradients import backward, into, taken
+from fallline.api.torch.model import computed_by
 from fallline.api.torch.optimizer import emit_step
 from fallline.api.values import (
     NONE,
@@ -27,7 +28,7 @@ from fallline.api.values import (
     kind_by_name,
     replace,
 )
-from fallline.events import Opaque, SamplerEpoch
+from fallline.events import Deed, Opaque, SamplerEpoch
 from fallline.reader.machine import Machine
 from fallline.reader.opaque import computed, derived
 
@@ -36,6 +37,8 @@ __all__ = ["call_method", "call_unknown"]
 _ACTS = re.compile(r"backward|step|update|clip|zero|scale_|reduce|sync")
 
 
+# What a method of an optimizer or a scaler could do: it has no data to go over.
+_TO_GRADIENTS: frozenset[Deed] = frozenset({"backward", "clear", "step", "divide"})
 _ADDS = frozenset({"add_", "index_add_", "scatter_add_"})
 
 
@@ -58,7 +61,8 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
             return value
         if value.kind in {"optimizer", "scaler"} and _ACTS.search(name):
             # `optimizer.backward(loss)`, `optimizer.clip_master_grads(1)`: not torch's own class, and it does more than that one
-            machine.emit(Opaque(machine.place(call.node), what=f"{value.kind}.{name}"))
+            what = f"{value.kind}.{name}"
+            machine.emit(Opaque(machine.place(call.node), what=what, could=_TO_GRADIENTS))
         return _computed_by(machine, value, name, call) if value.kind == "model" else Unknown()
     if isinstance(value, Tensor):
         return tensors.tensor(machine, value, name, call)
@@ -83,9 +87,18 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
     return derived(call)
 
 
+# By its name such a method of a model computes something with its weights, though its code is not in view.
+_COMPUTES = re.compile(
+    r"^_?(forward|encode|decode|embed|sample|generate|predict|infer|translate|score|nll|elbo|act|log_prob|evaluate_actions|reconstruct|extract_feat)"
+    r"|(^|_)(loss|logits|features|embeddings?|log_?probs?)$"
+)
+
+
 def _computed_by(machine: Machine, model: Thing, name: str, call: Call) -> Value:
     """`model.score(hidden)`, `model.loss(x, y)`: out of tensors, by a method that is not in view: perhaps with its graph."""
     result = computed(machine, name, call, (model,))
+    if call.values and _COMPUTES.search(name):
+        return computed_by(machine, model, call, result)
     if not isinstance(result, Tensor):
         return result
     if not machine.around.recording:
@@ -114,6 +127,8 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
     if name in {"unscale_", "get_scale"}:
         kind = "scaler"
     if kind is not None and kind != "loader" and api.method(kind, name) is not None:
+        return call_method(machine, machine.become(value, kind), name, call)
+    if kind == "model" and call.values and _COMPUTES.search(name):
         return call_method(machine, machine.become(value, kind), name, call)
     if name == "set_epoch":
         return _some_sampler(machine, call)

@@ -12,10 +12,12 @@ from fallline.api.values import (
     Const,
     External,
     Function,
+    Tensor,
     Thing,
     Unknown,
     Value,
     kind_by_name,
+    record,
     truth_of,
 )
 from fallline.flow.modes import class_has_mode
@@ -27,6 +29,10 @@ from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import below, methods_of, walk
 
 __all__ = ["class_attribute", "construct", "thing_attribute"]
+
+
+# `agent.critic.optimizer`: who keeps these in a model keeps them as its attributes
+_HELD = frozenset({"optimizer", "scheduler", "scaler"})
 
 
 def thing_attribute(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Value:
@@ -45,7 +51,9 @@ def thing_attribute(machine: Machine, thing: Thing, name: str, node: ast.AST) ->
     if api.inherited(thing.kind, name) is not None:
         return Bound(thing, name)
     if thing.kind == "object" or (
-        thing.kind == "model" and kind_by_name(name) is not None and thing.cls is not None
+        thing.kind == "model"
+        and kind_by_name(name) is not None
+        and (thing.cls is not None or kind_by_name(name) in _HELD)
     ):
         # set somewhere we cannot see (a base class, a decorator): unknown, but the same each time
         value = Unknown(f"self.{name}" if thing is machine.frame.me else name)
@@ -159,6 +167,14 @@ def construct(
         method = find_method(cls.module, cls.node, "__init__")
         if method is not None:
             machine.run_function(Function(method[1], method[0], None, thing), args, kwargs, node)
+        elif any(isinstance(machine.settled(v), Tensor) for v in (*args, *kwargs.values())):
+            names = [
+                f.target.id
+                for f in cls.node.body
+                if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
+            ]
+            thing.attrs = record(names, args, kwargs)
+            thing.facts["record"] = True
     finally:
         machine.around.inside_model = inside
     if same is not None and len(machine.events) == begun:

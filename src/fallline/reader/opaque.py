@@ -38,7 +38,10 @@ def maybe_opaque(machine: Machine, name: str, call: Call) -> None:
     last = name.rpartition(".")[2]
     could: set[Deed] = set()
     for value in map(machine.settled, call.values):
-        could |= _could(value, name, last)
+        deeds = _could(value, name, last)
+        could |= deeds
+        if isinstance(value, Tensor) and "backward" in deeds:
+            machine.updates.undecided |= value.forwards
     _perhaps_differentiated(machine, call)
     if could:
         at = machine.place(call.node)

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from fallline.flow.calls import last_name
 from fallline.syntax import Module
-from fallline.syntax.nodes import children
+from fallline.syntax.nodes import below, children, methods_of
 
 __all__ = [
     "TOKENS",
@@ -21,6 +22,7 @@ __all__ = [
     "makes",
     "only_frozen",
     "relevant",
+    "runs_parts",
     "steps_in",
     "trains",
 ]
@@ -52,6 +54,10 @@ _BEGINS = frozenset(
     "backward manual_backward step training_step compute_loss eval accumulate minimize unscale_ clip_grad_norm_ "
     "clip_grad_value_ zero_grad".split()
 )
+# What a method of a model does that is more than a pass through it.
+_MORE_THAN_A_PASS = frozenset(
+    "backward manual_backward step zero_grad optimizer_step minimize eval train".split()
+)
 # A file with none of these makes no trace.
 TOKENS = (
     b"backward(",
@@ -71,24 +77,34 @@ _NO_GRAD = re.compile(r"\b(no_grad|inference_mode|set_grad_enabled)\b")
 
 def called_under_no_grad(module: Module, node: Definition) -> bool:
     """Some call of this function in its file is written inside `with torch.no_grad():`, or in a function decorated so."""
-    calls = [
-        c
-        for c in module.all(ast.Call)
-        if isinstance(c.func, ast.Name | ast.Attribute)
-        and (c.func.id if isinstance(c.func, ast.Name) else c.func.attr) == node.name
-    ]
-    around = (up for call in calls for up in module.parents(call))
-    for up in around:
-        match up:
-            case ast.With(items=items):
-                held: list[ast.expr] = [item.context_expr for item in items]
-            case ast.FunctionDef(decorator_list=held):
-                pass
-            case _:
-                continue
-        if any(_NO_GRAD.search(module.segment(h)) for h in held):
+    kept = module.notes("called under no_grad")  # one walk answers for every function of the file
+    known: frozenset[str] | None = kept.get(module.tree)
+    if known is None:
+        known = kept[module.tree] = frozenset(
+            last_name(call) for call in module.all(ast.Call) if _under_no_grad(module, call)
+        )
+    return node.name in known
+
+
+def _under_no_grad(module: Module, node: ast.AST) -> bool:
+    kept = module.notes("turns gradients off")
+    for up in module.parents(node):
+        if not isinstance(up, ast.With | ast.FunctionDef):
+            continue
+        if up not in kept:
+            kept[up] = _turns_gradients_off(module, up)
+        if kept[up]:
             return True
     return False
+
+
+def _turns_gradients_off(module: Module, node: ast.With | ast.FunctionDef) -> bool:
+    match node:
+        case ast.With(items=items):
+            held = [item.context_expr for item in items]
+        case ast.FunctionDef(decorator_list=held):
+            pass
+    return any(_NO_GRAD.search(module.segment(h)) for h in held)
 
 
 _FREEZES = re.compile(r"\.freeze\w*\(|requires_grad_\(False\)|requires_grad ?= ?False")
@@ -216,6 +232,41 @@ def makes(module: Module, nodes: Iterable[ast.AST]) -> bool:
     return relevant(module, nodes, _MAKES)
 
 
+def runs_parts(module: Module, method: ast.FunctionDef) -> bool:
+    """A method of a model that calls what the model holds (`self.encoder(x)`), and neither trains nor sets a mode."""
+    kept = module.notes("runs parts")
+    known: bool | None = kept.get(method)
+    if known is None:
+        kept[method] = False  # a method that calls itself
+        own = _runs_own(module, method)
+        known = kept[method] = own and not relevant(module, [method], _MORE_THAN_A_PASS)
+    return known
+
+
+# Methods of every module: calling one of these runs no part.
+_OF_EVERY_MODULE = re.compile(
+    r"(named_)?(parameters|buffers|modules|children)|(load_)?state_dict|register_\w+|add_module|get_(parameter|buffer|submodule)|"
+    r"to|cuda|cpu|float|half|double|bfloat16|type|apply|share_memory|requires_grad_|compile|extra_repr|log\w*|save\w*|print\w*|init\w*|_init\w*"
+)
+
+
+def _runs_own(module: Module, method: ast.FunctionDef, depth: int = 3) -> bool:
+    """`self(x)`, `self.encoder(x)`, `self.blocks[0](x)`, or another method that does so."""
+    cls = module.class_(method)
+    methods = {m.name: m for m in methods_of(cls)} if cls is not None else {}
+    for call in below(method, ast.Call):
+        match call.func:
+            case ast.Name("self") | ast.Subscript(ast.Attribute(ast.Name("self"))):
+                return True
+            case ast.Attribute(ast.Name("self"), name) if name not in methods:
+                if call.args and not _OF_EVERY_MODULE.fullmatch(name):
+                    return True
+            case ast.Attribute(ast.Name("self"), name) if methods[name] is not method:
+                if name == "forward" or (depth and _runs_own(module, methods[name], depth - 1)):
+                    return True
+    return False
+
+
 def trains(module: Module, nodes: Iterable[ast.AST]) -> bool:
     """Whether these statements run a backward pass."""
     return relevant(module, nodes, _TRAINS)
@@ -255,6 +306,9 @@ def _reaches(
     answer = _SURE
     for name in sorted(called_names(module, node) - _COMMON):
         for home, target in definitions(module, name):
+            if wanted in _IN_A_STEP and _is_left_open(name, target):
+                kept[node] = True
+                return _REACHED
             answer = min(answer, _reaches(home, target, wanted, begun, depth + 1))
             if answer == _REACHED:
                 kept[node] = True
@@ -274,7 +328,33 @@ _QUESTIONS = {
     _STEPS: "steps",
     _MAKES: "makes",
     _EVALUATES: "evaluates",
+    _MORE_THAN_A_PASS: "more than a pass",
 }
+
+
+# What the step of a training does, wherever it is written.
+_IN_A_STEP = frozenset({TRIGGERS, _ACTS, _TRAINS, _STEPS})
+_STEP_NAME = re.compile(
+    r"(?i)(^|_)(train|training|update|optimize|learn|fit|forward_backward)(_|$)"
+)
+
+
+def _is_left_open(name: str, target: ast.AST) -> bool:
+    """`def train_step(self, batch): raise NotImplementedError` of a base class: the classes that derive from it train there."""
+    if not isinstance(target, Definition) or not _STEP_NAME.search(name.rpartition(".")[2]):
+        return False
+    match [s for s in target.body if not _is_text(s)]:
+        case [] | [ast.Pass()]:
+            return True
+        case [
+            ast.Raise(ast.Name("NotImplementedError") | ast.Call(ast.Name("NotImplementedError")))
+        ]:
+            return True
+    return False
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 _STARS = 4  # a package that re-exports everything would have all its files read

@@ -11,7 +11,17 @@ from typing import TypeAlias
 from fallline import api
 from fallline.api.framework import COUNTERS
 from fallline.api.library import Driver
-from fallline.api.values import Const, Function, Mapping, Sequence, Tensor, Value
+from fallline.api.values import (
+    Const,
+    Function,
+    Mapping,
+    Sequence,
+    Tensor,
+    Thing,
+    Unknown,
+    Value,
+    kind_by_name,
+)
 from fallline.events import Backward, Deed, Forward, Opaque, Step
 from fallline.location import Location
 from fallline.reader.arguments import given, instance, pair_up
@@ -25,7 +35,8 @@ from fallline.reader.relevance import (
     trains,
 )
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
+from fallline.syntax.classes import Method, inherited
+from fallline.syntax.nodes import below, is_name, methods_of
 
 __all__ = ["Root", "roots_of"]
 
@@ -39,6 +50,7 @@ class Root:
     name: str
     run: Callable[[Machine], None]
     callers: frozenset[str] = frozenset()  # functions of this file that call it by its name
+    beside: bool = False  # what it reaches is begun on its own as well
 
     @property
     def last(self) -> str:
@@ -55,7 +67,7 @@ def roots_of(module: Module, reached: Container[tuple[str, str]]) -> Iterator[Ro
             s, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
         )
     ]
-    if begins(module, body):
+    if _worth_beginning(module, body):
         yield Root("", lambda machine: _script(machine, module))
     for cls in module.classes.values():
         yield from _class_roots(module, cls, reached)
@@ -63,6 +75,11 @@ def roots_of(module: Module, reached: Container[tuple[str, str]]) -> Iterator[Ro
         if (module.path, function.name) not in reached:
             run = partial(_function, module=module, node=function)
             yield Root(function.name, run, frozenset(callers))
+
+
+def _worth_beginning(module: Module, nodes: list[ast.stmt]) -> bool:
+    """Whether to execute these statements for their own sake. A unit test must train: nobody keeps what else it does."""
+    return trains(module, nodes) if module.is_unit_test else begins(module, nodes)
 
 
 def _uncalled(
@@ -75,7 +92,9 @@ def _uncalled(
     plain = [
         f
         for name, f in module.functions.items()
-        if module.class_(f) is None and module.function(f) is None and begins(module, f.body)
+        if module.class_(f) is None
+        and module.function(f) is None
+        and _worth_beginning(module, f.body)
     ]
     named = {f.name: f for f in plain}
     called: dict[str, set[str]] = {name: set() for name in named}
@@ -181,15 +200,27 @@ def _repeatedly(
     named = {a.arg: found[a.arg] for a in node.args.kwonlyargs}
     named |= {name: value for name, value in found.items() if name.startswith("**")}
 
+    counters = (COUNTERS & set(names)) - _lengths(node)
+
     def call(turn: int) -> None:
-        args: list[Value] = [Const(turn, True) if n in COUNTERS else found[n] for n in names]
+        args: list[Value] = [Const(turn, True) if n in counters else found[n] for n in names]
         _escapes(machine, machine.run_function(function, args, named, node))
 
     if once:
         call(0)
         return
-    counted = not COUNTERS.isdisjoint(names)
-    _again(machine, call, node, counted=counted, keeps=function.me is not None)
+    _again(machine, call, node, counted=bool(counters), keeps=function.me is not None)
+
+
+def _lengths(node: Definition) -> set[str]:
+    """Arguments that a loop goes up to, whatever they are called: `def train(self, loader, step=16)`, `for _ in range(step)`."""
+    return {
+        argument.id
+        for call in below(node, ast.Call)
+        if isinstance(call.func, ast.Name) and call.func.id == "range"
+        for argument in call.args
+        if isinstance(argument, ast.Name)
+    }
 
 
 def _again(
@@ -284,9 +315,12 @@ def _class_roots(
     wanted = [
         m
         for m in methods
-        if (m.name not in _NOT_BEGUN and begins(module, m.body)) or _adapts(module, m)
+        if (m.name not in _NOT_BEGUN and _worth_beginning(module, m.body)) or _adapts(module, m)
     ]
     wanted += _callers(module, methods, wanted)
+    for home, driver_method in _driving(module, cls, wanted):
+        run = partial(_method, module=module, cls=cls, method=driver_method, home=home)
+        yield Root(f"{cls.name}.{driver_method.name}", run, beside=True)
     called: set[str] = set()
     for method in wanted:
         called |= called_names(module, method) - {f"self.{method.name}"}
@@ -316,16 +350,58 @@ def _callers(
     return found
 
 
+def _driving(module: Module, cls: ast.ClassDef, wanted: list[Definition]) -> list[Method]:
+    """Methods of its bases that run those of a class, the outermost: the loop is the base's, the step is the class's own."""
+    names = {f"self.{m.name}" for m in wanted}
+    left = [(home, m) for home, m in inherited(module, cls) if m.name not in _NOT_BEGUN]
+    found: list[Method] = []
+    while new := [(h, m) for h, m in left if not names.isdisjoint(called_names(h, m))]:
+        found += new
+        names |= {f"self.{m.name}" for _, m in new}
+        left = [pair for pair in left if pair not in new]
+    inner = {name for h, m in found for name in called_names(h, m) - {f"self.{m.name}"}}
+    return [(h, m) for h, m in found if f"self.{m.name}" not in inner][:_MOST_DRIVERS]
+
+
+_MOST_DRIVERS = 2
+
+
 def _method(
     machine: Machine,
     module: Module,
     cls: ast.ClassDef,
     method: ast.FunctionDef | ast.AsyncFunctionDef,
+    home: Module | None = None,
 ) -> None:
     with machine.entered(machine.module_frame(module)):
         me = instance(machine, module, cls)
+        _set_later(module, cls, me)
         pair_up(machine, me.attrs)
-        _repeatedly(machine, Function(method, module, None, me), method)
+    with machine.entered(machine.module_frame(home or module)):
+        _repeatedly(machine, Function(method, home or module, None, me), method)
+
+
+def _set_later(module: Module, cls: ast.ClassDef, me: Thing) -> None:
+    """`self.optimizer = None` in `__init__`, made in `setup()` that somebody calls before the training: it is something then."""
+    empty = [n for n, v in me.attrs.items() if isinstance(v, Const) and v.value is None]
+    if not empty:
+        return
+    own = [(module, m) for m in methods_of(cls)]
+    made = {
+        target.attr
+        for _, method in (*own, *inherited(module, cls))
+        if method.name != "__init__"
+        for node in below(method, ast.Assign)
+        if not isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and is_name(target.value, "self")
+    }
+    for name in empty:
+        if name in made and kind_by_name(name) in _MADE_LATER:
+            me.attrs[name] = Unknown(f"self.{name}")
+
+
+_MADE_LATER = frozenset({"optimizer", "scaler", "scheduler", "model", "loader", "criterion"})
 
 
 def _driven(machine: Machine, module: Module, cls: ast.ClassDef, driver: Driver) -> None:

@@ -22,7 +22,7 @@ from fallline.api.values import (
 )
 from fallline.reader import contexts, loops
 from fallline.reader.assign import assign_to
-from fallline.reader.decide import decide, how_much, truth
+from fallline.reader.decide import decide, how_much, knob, truth
 from fallline.reader.loops import BREAK, CONTINUE, RETURN
 from fallline.reader.machine import Machine
 from fallline.reader.names import imported
@@ -40,7 +40,7 @@ def _expression(machine: Machine, node: ast.Expr) -> None:
 def _assign(machine: Machine, node: ast.Assign) -> None:
     grows = _adds_to_itself(node)
     before = machine.settled(machine.evaluate(node.targets[0])) if grows else None
-    value = machine.evaluate(node.value)
+    value = knob(machine, node) or machine.evaluate(node.value)
     if grows and isinstance(value, Tensor) and value.graph:
         added = value
         if isinstance(before, Tensor):
@@ -149,11 +149,18 @@ def _if(machine: Machine, node: ast.If) -> str | None:
         )  # what follows is reached only past this test
     if not body:
         return None
-    machine.around.tests.append(Test(machine.place(node.test), varying, machine.text(node.test)))
+    text = _said(machine, node.test) if varying else machine.text(node.test)
+    machine.around.tests.append(Test(machine.place(node.test), varying, text))
     try:
         return machine.run(body)
     finally:
         machine.around.tests.pop()
+
+
+def _said(machine: Machine, test: ast.expr) -> str:
+    """What a test asks; of a flag, what was asked where it was set: `update_grad=(i + 1) % accum_iter == 0`."""
+    held = machine.settled(machine.evaluate(test)) if isinstance(test, ast.Name) else None
+    return (held.said if isinstance(held, Const) else "") or machine.text(test)
 
 
 def _with(machine: Machine, node: ast.With | ast.AsyncWith) -> str | None:
@@ -247,9 +254,16 @@ def _assert(machine: Machine, node: ast.Assert) -> None:
 
 def _raise(machine: Machine, node: ast.Raise) -> str:
     machine.returned = Unknown()
-    if machine.settings.forced and not machine.around.tried and not _is_abstract(node):
+    forced = machine.settings.forced and not _is_all(machine, node)
+    if forced and not machine.around.tried and not _is_abstract(node):
         machine.fail()  # the choice that this execution tries is one that the program refuses
     return RETURN
+
+
+def _is_all(machine: Machine, node: ast.Raise) -> bool:
+    """A function that does nothing else refuses whatever the choice is: `__init__` of a class that nobody may instantiate."""
+    body = getattr(machine.calling[-1], "body", None) if machine.calling else None
+    return isinstance(body, list) and all(s is node or isinstance(s, ast.Expr) for s in body)
 
 
 def _is_abstract(node: ast.Raise) -> bool:

@@ -26,6 +26,7 @@ class Settings:
     flipped: int = 2  # how much the flipped choices matter, the least of them
     failed: bool = False  # the program refused these settings
     outline: int = 0  # what happened in the trace, filled in by who ran it
+    edited: list[str] = field(default_factory=list)  # constants that are not as they are written
     _values: dict[str, object] = field(
         default_factory=dict
     )  # unknown text → the value it has in this trace
@@ -38,6 +39,13 @@ class Settings:
         self.met.setdefault(key, int(value))
         if matters:
             self.matter[key] = max(self.matter.get(key, 0), matters)
+        return value
+
+    def knob(self, name: str, written: bool) -> bool:
+        """A constant of a script that people edit by hand: as it is written first, then the other way."""
+        value = self.switch(name, written)
+        if value is not written and name not in self.edited:
+            self.edited.append(name)
         return value
 
     def count(self, key: str, *, compared: bool = False, usual: int = USUAL_COUNT) -> int:

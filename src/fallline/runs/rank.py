@@ -83,6 +83,17 @@ class RankState:
         return max(0.0, self.written - since) if since else 0.0
 
     @property
+    def own(self) -> dict[str, float]:
+        """What it does itself of an update. Without knowing how long it waits for others, two of the parts say nothing."""
+        seconds = self.seconds
+        known = [p for p in ("data", "forward", "step") if p in seconds]
+        found: dict[str, float] = {p: seconds[p] for p in known}
+        for part, waited in (("backward", "wait"), ("other", "meet")):
+            if part in seconds and waited in seconds:
+                found[part] = max(0.0, seconds[part] - seconds[waited])
+        return found
+
+    @property
     def waits(self) -> bool:
         """In a call that ends when other ranks come."""
         return self.doing in _MEET or self.doing == "backward"

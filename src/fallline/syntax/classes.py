@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from fallline.syntax.module import Module
 
-__all__ = ["Method", "base_classes", "find_method"]
+__all__ = ["Method", "base_classes", "find_method", "inherited"]
 
 Method: TypeAlias = tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]
 
@@ -33,6 +33,25 @@ def _search(module: Module, cls: ast.ClassDef, name: str) -> Method | None:
                 return home, item
         queue += base_classes(home, here)
     return None
+
+
+def inherited(module: Module, cls: ast.ClassDef) -> list[Method]:
+    """The methods that a class has from its bases in the project, the nearest of each name, without those it overrides."""
+    known = {m.name for m in cls.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)}
+    found: list[Method] = []
+    seen: set[int] = {id(cls)}
+    queue = base_classes(module, cls)
+    while queue:
+        home, here = queue.pop(0)
+        if id(here) in seen:
+            continue
+        seen.add(id(here))
+        for item in here.body:
+            if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef) and item.name not in known:
+                known.add(item.name)
+                found.append((home, item))
+        queue += base_classes(home, here)
+    return found
 
 
 def base_classes(home: Module, cls: ast.ClassDef) -> list[tuple[Module, ast.ClassDef]]:

@@ -483,13 +483,14 @@ class Module:
 
     @staticmethod
     def argument(call: ast.Call, position: int | None, *keywords: str) -> ast.expr | None:
-        """An argument by position or keyword; None where it is absent or hidden behind * or **."""
+        """An argument by position or keyword; None where it is absent or hidden behind * or **, and for a method's own `self` (-1)."""
         for keyword in call.keywords:
             if keyword.arg in keywords:
                 return keyword.value
-        if position is None or any(isinstance(a, ast.Starred) for a in call.args[: position + 1]):
+        if position is None or not 0 <= position < len(call.args):
             return None
-        return call.args[position] if position < len(call.args) else None
+        hidden = any(isinstance(a, ast.Starred) for a in call.args[: position + 1])
+        return None if hidden else call.args[position]
 
     @staticmethod
     def has_star(call: ast.Call) -> bool:

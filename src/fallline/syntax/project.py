@@ -16,6 +16,7 @@ __all__ = ["Project", "Question"]
 # Files larger than this are data or generated; they are not followed through imports.
 _LARGEST = 4_000_000
 _BESIDE = 64  # how many files of one folder are looked at
+_WHOLE = 3_000  # how many files of a project are searched for a word
 # Trees take about a hundred times the memory of their text; the oldest are dropped and parsed again when asked for.
 _MOST_TEXT = 2_500_000
 _COLLECT_AFTER = 6_000_000
@@ -154,6 +155,8 @@ class Project:
     def answer(self, question: Question) -> tuple[str, ...]:
         """The files that a question leads to."""
         name, folder = question
+        if name.startswith("**"):
+            return self._spelling(folder, os.fsencode(name[2:])) or ()
         if name.startswith("*"):
             return self._holding(folder, os.fsencode(name[1:]))
         path = self._path(question)
@@ -198,7 +201,9 @@ class Project:
         ):
             up = os.path.dirname(up)
             bases.append(up)
-        for base in [*bases, *self.roots, *(os.path.join(r, "src") for r in self.roots)]:
+        bases += self.roots
+        # `sys.path.insert(0, "../lib")`: a folder of sources that scripts put on their path
+        for base in [*bases, *(os.path.join(b, name) for b in bases for name in ("src", "lib"))]:
             for candidate in (
                 os.path.join(base, relative + ".py"),
                 os.path.join(base, relative, "__init__.py"),
@@ -224,6 +229,29 @@ class Project:
                 names = []
             paths = (os.path.join(folder, name) for name in names)
             self._beside[key] = tuple(path for path in paths if self._is_small_with(path, token))
+        return self._beside[key]
+
+    def spells(self, module: Module, word: bytes) -> bool:
+        """Whether a word is anywhere in the files of the project: what is spelled nowhere, none of them does."""
+        here = os.path.abspath(module.path)
+        root = next((r for r in self.roots if here.startswith(r + os.sep)), self._folder(module))
+        self._note(module, {("**" + os.fsdecode(word), root)})
+        holding = self._spelling(root, word)
+        return holding is None or bool(holding) or word in module.source.text.encode()
+
+    def _spelling(self, root: str, word: bytes) -> tuple[str, ...] | None:
+        """The files below a folder that hold a word; None where there are too many files to tell."""
+        key = (root, b"**" + word)
+        if key not in self._beside:
+            paths = [
+                os.path.join(folder, name)
+                for folder, _, names in os.walk(root)
+                for name in names
+                if name.endswith((".py", ".ipynb"))
+            ]
+            if len(paths) > _WHOLE:
+                return None
+            self._beside[key] = tuple(path for path in paths if self._has(path, (word,)))
         return self._beside[key]
 
     def _is_small_with(self, path: str, token: bytes) -> bool:

@@ -13,9 +13,11 @@ __all__ = ["is_benchmark", "is_unit_test", "times_only"]
 _NAMED = re.compile(r"(^|[/\\])(test_[^/\\]*|[^/\\]*_tests?|tests|conftest)\.py$")
 _IN_FOLDER = re.compile(r"(^|[/\\])(\w+[_-])?(unit_?)?tests?[/\\]")
 _BENCHMARK = re.compile(
-    r"(?i)(^|[/\\])(bench|benchmarks?|profiling)[/\\]|(^|[/\\_])(bench|benchmark|profile|profiler|throughput)(_[^/\\]*)?\.py$"
+    r"(?i)(^|[/\\])(bench|benchmarks?|profiling)[/\\]|(^|[/\\_])(bench|benchmark|profil(e|er|ing)|throughput)(_[^/\\]*)?\.py$"
 )
-_TIMES = re.compile(r"\b(perf_counter|time\.time|cuda\.Event|do_bench|utils\.benchmark|profile)\b")
+_TIMES = re.compile(
+    r"\b(perf_counter|default_timer|timeit|time\.time|cuda\.Event|do_bench|utils\.benchmark|profile)\b"
+)
 _TIMED = re.compile(
     r"(?i)bench|profil|throughput|latency|\b(time|speed) and\b|consumption|used average time"
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fallline.finding import Finding
-from fallline.triage.evidence import Gathered
+from fallline.triage.gathered import Gathered
 from fallline.triage.numbers import trends
 from fallline.triage.playbook import Avoid, Case, Fact, Fixing, Statement, Step, backing
 from fallline.triage.recognise import Match, recognise

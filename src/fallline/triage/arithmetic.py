@@ -224,7 +224,7 @@ def _trained(name: str, model: Model, card: float, full: bool, tokens: int) -> S
     says = (
         f"Full fine-tuning of {name} with AdamW needs about {16 * n / GB:.0f} GB before activations, 16 bytes a parameter: weights {parts['weights']:.0f}, gradients "
         f"{parts['gradients']:.0f}, Adam's moments {parts['optimizer_state']:.0f} GB. {'It fits' if fits else f'It does not fit into {card:g} GB'}. "
-        f"LoRA keeps the frozen weights in bf16 ({2 * n / GB:.0f} GB) and needs about {lora.as_dict()['total']:.1f} GB with checkpointing, which {'fits' if lora.total <= card * GB else 'does not fit either'}."
+        f"LoRA with the frozen weights in 16 bits ({2 * n / GB:.0f} GB) needs about {lora.as_dict()['total']:.1f} GB with checkpointing, which {'fits' if lora.total <= card * GB else 'does not fit either'}."
     )
     verdict = ("yes" if fits else "no") if full else "yes" if fits else "depends"
     return Sum(

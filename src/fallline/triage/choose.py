@@ -5,30 +5,45 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
 from fallline.triage.claim import Claim, Condition, claims
-from fallline.triage.messages import found, particular, readings
-from fallline.triage.words import Said, root, spelled, tokens
+from fallline.triage.messages import error_at, found, readings
+from fallline.triage.words import Said, root, spelled, tokens, tokens_each
 
 __all__ = ["Chosen", "choose"]
 
 _MESSAGE = 6.0  # a known message decides
 _PARTICULAR = 40  # characters of a message that count as one
+_RULED_OUT = 0.5  # off a message's claim whose words of exclusion are anywhere in the question: another one may share the message
+_WRAPPED = 2.0  # what only reports another failure yields to that one's message
 _FOUND = 3.0  # so does what was found in the code, unless a message says otherwise
 _LEADS = 1.0  # and the worst finding first
 _SEEN = 3.0  # or a shape of the pasted code
+_LOGGED, _FURTHER = (
+    2.0,
+    0.5,
+)  # what the numbers of a log show, and each further fact: less, since a log shows much that was not asked about
+_UNNAMED = (
+    0.5  # off a claim whose subject the question does not name, however much it sounds like it
+)
+_TRIED = 1.2  # what was tried and did not help
 _GATE, _GROUP = 0.35, 0.12  # the words a claim asks for, and each further group of them
 _LIKE = 2.2  # sounding like one of its questions
 _ROUTED = 0.15  # being of the specialist that the whole question points to
-_HEARD = 0.14  # a question that holds a claim's words must also sound a little like it
+_SPEAKS = 0.6  # the share of the question's words that the claim uses itself, in its wordings and in its answer
+_SILENT = 0.26  # a claim that speaks of less than this, neither in the title nor in all of it, answers something else; of a long story less is enough, the more it sounds like it
+_UNHEARD = 3.0  # the weight of a word that no claim uses: it may well be what the question is about
+_HEARD = (
+    0.14  # a question must sound a little like a claim: its words alone may be there by accident
+)
 _ALONE = 0.42  # how much a question must sound like a claim without the words it asks for
 _ALMOST = 0.5  # and without one group of them
 _ENOUGH = 0.62  # the least that answers
-_SECOND = 0.88  # a second claim is worth as much of the first's score
+_SECOND = 0.85  # a second claim is worth as much of the first's score
 _FEW, _MOST = 3, 12  # sentences of a question that is taken as a whole, and that are looked at
 _SENTENCE = re.compile(r"\n+|(?<=[.?!])\s+|(?<=[？。！])")
 _FORM = frozenset(
@@ -43,11 +58,15 @@ class Chosen:
     """A claim that answers, with what was read from the question for it."""
 
     claim: Claim
-    score: float
+    score: float  # how certain it is that this is asked
+    rank: float  # and how well it answers beside others: with the share of the question that it speaks of
     read: dict[str, str]
     told: bool = False  # by a pasted message
     seen: bool = False  # by a shape of the pasted code
+    speaks: float = 0.0  # the share of the question that it speaks of
     whole: bool = True  # it has all the words that the claim asks for, or sounds much like it
+    logged: str | None = None  # the fact of a pasted log that leads here
+    at: int | None = None  # where the error that told it was raised in the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +77,18 @@ class _Index:
 
 
 def _bag(text: str) -> Counter[str]:
-    return Counter(root(word) for word in tokens(text) if word not in _FORM)
+    return _counted(tokens(text))
+
+
+def _counted(words: list[str]) -> Counter[str]:
+    return Counter(root(word) for word in words if word not in _FORM)
 
 
 @cache
 def _index() -> _Index:
-    bags = [(n, m, _bag(ask)) for n, c in enumerate(claims()) for m, ask in enumerate(c.asks)]
+    asked = [(n, m) for n, c in enumerate(claims()) for m in range(len(c.asks))]
+    said = tokens_each(ask for c in claims() for ask in c.asks)
+    bags = [(n, m, _counted(words)) for (n, m), words in zip(asked, said, strict=True)]
     spread: dict[str, set[int]] = {}
     for n, _, bag in bags:
         for word in bag:
@@ -77,6 +102,44 @@ def _index() -> _Index:
         for word in bag:
             asks.setdefault(word, []).append((n, m, weight[word]))
     return _Index(weight, asks, lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """The words that each claim uses itself, whole and as beginnings, and how much each word of all of them tells."""
+
+    words: tuple[frozenset[str], ...]
+    begin: tuple[tuple[str, ...], ...]
+    weight: dict[str, float]
+
+
+@cache
+def _vocabulary() -> _Vocabulary:
+    words, begin = [], []
+    texts = (" ".join([*c.asks, c.says, *(a.do for a in c.actions)]) for c in claims())
+    for claim, said in zip(claims(), tokens_each(texts), strict=True):
+        wanted = claim.when.words() if claim.when is not None else ()
+        whole = {root(w) for w in said} | {root(w) for w in wanted if w[-1] != "*"}
+        words.append(frozenset(whole))
+        begin.append(tuple(w[:-1] for w in wanted if w[-1] == "*"))
+    spread = Counter(word for one in words for word in one)
+    total = len(words) + 1
+    weight = {word: math.log(total / (n + 1)) for word, n in spread.items()}
+    return _Vocabulary(tuple(words), tuple(begin), weight)
+
+
+def _weighed(text: str) -> dict[str, float]:
+    """The words of a text that say something, each with its weight."""
+    weight = _vocabulary().weight
+    said = (w for w in spelled(tokens(text)) if w not in _FORM)
+    return {word: weight.get(root(word), _UNHEARD) for word in said}
+
+
+def _share(n: int, said: dict[str, float]) -> float:
+    """How much of what was said a claim speaks of, by weight."""
+    words, begin = _vocabulary().words[n], _vocabulary().begin[n]
+    held = sum(v for word, v in said.items() if root(word) in words or word.startswith(begin))
+    return held / (sum(said.values()) or 1.0)
 
 
 def _likeness(prose: str) -> dict[int, float]:
@@ -126,32 +189,57 @@ def choose(
     codes: Sequence[str],
     specialists: Sequence[str],
     shapes: frozenset[str] = frozenset(),
+    facts: Collection[str] = (),
+    spent: Callable[[Claim], bool] = lambda claim: False,
 ) -> list[Chosen]:
-    """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code."""
+    """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code, `facts` those of a pasted log; a claim is `spent` if all it recommends was done."""
     shows, sizes = readings(text)
     low = text.lower()
     flat = " ".join(low.split())
+    whole = _Part(words, low)
     parts = _parts(low, prose, words)
     like = _likeness(prose)
     for part in parts if len(parts) > 1 else ():
         for n, much in _likeness(part.text).items():
             like[n] = max(like.get(n, 0.0), much)
+    asked = [_weighed(prose.strip().partition("\n")[0]), _weighed(prose)]
+    said = spelled(tokens(prose))
     ranked: list[Chosen] = []
     for n, claim in enumerate(claims()):
-        if claim.never is not None and all(claim.never.holds(p.words, p.text) for p in parts):
-            continue
-        scored = _scored(claim, like.get(n, 0.0), text, flat, parts, codes, shows, shapes)
-        if scored is not None:
-            score, read, told = scored
+        logged = _shown(claim, facts, said)
+        scored = _scored(
+            claim, like.get(n, 0.0), text, flat, whole, parts, codes, shows, shapes, logged
+        )
+        if scored is not None and not _ruled_out(claim, parts):
+            score, read, told, at = scored
+            speaks = max(_share(n, said) for said in asked)
+            shown = bool(
+                told or logged or claim.code in shapes or any(c in claim.rules for c in codes)
+            )
+            heard = like.get(n, 0.0)
+            if speaks < _SILENT * (1 - heard / 3) and heard < _ALONE and not shown:
+                continue
+            if spent(claim) and not told and claim.code not in shapes:
+                continue
             score += _ROUTED if claim.specialist in specialists[:1] else 0.0
             seen = claim.code in shapes
-            whole = claim.when is None or _gate(claim, parts)
-            ranked.append(Chosen(claim, score, {**sizes, **read}, told, seen, whole))
-    ranked.sort(key=lambda c: (-c.score, c.claim.id))
+            gated = claim.when is None or _gate(claim, parts)
+            rank = score if told else score + _SPEAKS * speaks  # a message decides by itself
+            ranked.append(
+                Chosen(claim, score, rank, {**sizes, **read}, told, seen, speaks, gated, logged, at)
+            )
+    ranked = _first_error(ranked)
+    ranked.sort(key=lambda c: (-c.rank, c.claim.id))
     best = [c for c in ranked if c.score >= _ENOUGH][:2]
     if len(best) == 2 and not _both(best[0], best[1]):
         best = best[:1]
     return best + [c for c in ranked if c.seen and c not in best]
+
+
+def _first_error(ranked: list[Chosen]) -> list[Chosen]:
+    """Without the claims that are told by a later error than the first one that is known."""
+    raised = [c.at for c in ranked if c.at is not None]
+    return [c for c in ranked if c.at is None or c.at == min(raised)]
 
 
 def _scored(
@@ -159,39 +247,68 @@ def _scored(
     like: float,
     text: str,
     flat: str,
+    whole: _Part,
     parts: list[_Part],
     codes: Sequence[str],
     shows: frozenset[str],
     shapes: frozenset[str],
-) -> tuple[float, dict[str, str], bool] | None:
+    logged: str | None,
+) -> tuple[float, dict[str, str], bool, int | None] | None:
     # a longer message is a more particular one
-    told = [
-        (particular(m), read) for m in claim.messages if (read := found(m, text, flat)) is not None
-    ]
+    told = [held for m in claim.messages if (held := found(m, text, flat)) is not None]
+    led = logged is not None or claim.code in shapes or any(code in claim.rules for code in codes)
+    if not told and not led and like < _HEARD:
+        return None  # nearly all of them: their words need not be looked for
     gate = _gate(claim, parts)
     score = _LIKE * like
+    if logged is not None:
+        score += (
+            _TRIED if logged.startswith("tried ") else _LOGGED + _FURTHER * (len(claim.shows) - 1)
+        )
     if gate:
         assert claim.when is not None
         score += _GATE + _GROUP * len(claim.when.groups)
     if told:
         if (claim.reads and claim.reads not in shows) or (claim.code and claim.code not in shapes):
             return None
-        length, read = max(told, key=lambda row: row[0])
+        length, place, read = max(told, key=lambda row: row[0])
         shown = bool(claim.reads or claim.code)
-        return _MESSAGE + shown + length / _PARTICULAR + score / 10, read, True
+        told_by = _WRAPPED if claim.wraps else _MESSAGE + length / _PARTICULAR
+        if claim.never is not None and claim.never.holds(whole.words, whole.text):
+            told_by -= _RULED_OUT
+        at = None if claim.wraps else error_at(text, place)
+        return told_by + shown + score / 10, read, True, at
     if claim.reads:
         return None
     if claim.code in shapes:
-        return score + _SEEN, {}, False
+        return score + _SEEN, {}, False, None
     if places := [n for n, code in enumerate(codes) if code in claim.rules]:
-        return score + _FOUND + (_LEADS if places[0] == 0 else 0.0), {}, False
-    if gate and like < _HEARD:
-        return None  # its words are there by accident: the question is about something else
-    if not gate and like < 1.5 * _ALONE:
+        return score + _FOUND + (_LEADS if places[0] == 0 else 0.0), {}, False, None
+    if not gate and logged is None and claim.when is not None and not _named(claim, whole):
+        score -= _UNNAMED
+    if not gate and logged is None and like < 1.5 * _ALONE:
         enough = _ALONE if claim.when is None else _ALMOST
         if like < enough or (claim.when is not None and not _almost(claim.when, parts)):
             return None
-    return score, {}, False
+    return score, {}, False, None
+
+
+def _shown(claim: Claim, facts: Collection[str], said: Said) -> str | None:
+    """The fact that leads to a claim. What was tried leads only to one whose subject the question names: a script does much that is not asked about."""
+    fact = claim.shown_by(facts)
+    if fact is None or not fact.startswith("tried "):
+        return fact
+    return fact if _named(claim, _Part(said, "")) else None
+
+
+def _named(claim: Claim, part: _Part) -> bool:
+    """Whether a text holds a word of the first group that a claim asks for: its subject."""
+    return claim.when is not None and claim.when.each[0].holds(part.words, part.text)
+
+
+def _ruled_out(claim: Claim, parts: list[_Part]) -> bool:
+    """Whether every part of the question holds words that the claim excludes."""
+    return claim.never is not None and all(claim.never.holds(p.words, p.text) for p in parts)
 
 
 def _gate(claim: Claim, parts: list[_Part]) -> bool:
@@ -205,7 +322,7 @@ def _gate(claim: Claim, parts: list[_Part]) -> bool:
 
 def _almost(when: Condition, parts: list[_Part]) -> bool:
     """Whether all groups of a claim's words but one are there: few words name a thing, and leave out what is asked of it."""
-    groups = [Condition((group,)) for group in when.groups]
+    groups = when.each
     if len(groups) < 2:
         return False
     return any(_but_one([g.holds(p.words, p.text) for g in groups]) for p in parts)
@@ -221,7 +338,8 @@ def _both(one: Chosen, two: Chosen) -> bool:
         not one.told
         and two.whole
         and two.claim.specialist != one.claim.specialist
-        and two.score >= _SECOND * one.score
+        and two.rank >= _SECOND * one.rank
+        and two.speaks >= _SILENT
         and not two.claim.clarify
         and not one.claim.clarify
     )

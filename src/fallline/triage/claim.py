@@ -8,11 +8,14 @@
     never: bfloat16                           words that rule the claim out
     message: unscale_() has already {…}       a pasted message; {name} is read from it, {…} is skipped
     reads: fragmented                         what the numbers or names in the message must show (messages.py)
+    wraps: yes                                the message only reports that something else failed: any other one decides
     rules: FL201                              findings that lead here
     code: optimizer-before-model              a shape of the pasted code that leads here (seen.py)
+    shows: loss zero & norm nan always        what the numbers of a pasted log must show to lead here (numbers.py)
     verdict: no                               to the wordings above that want a yes or a no, and to questions that ask the same; `no, turns`: to "is it right?"
     yes: must I unscale before I clip?        a wording with a verdict of its own (`yes:`, `no:`)
     clarify: Do you use ...?                  what to ask back when the question is too vague
+    border: yes                               the question is outside training: one sentence says so, and nothing is advised
     backs: clip-scaled-freezes-sgd            rules, facts, or a behaviour of torch that a test executes (`torch:NAME`)
     > The answer, in one to three sentences.
     1. What to do first.
@@ -31,8 +34,9 @@ The same words are never regular expressions: hundreds of those would take longe
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 from fallline.triage.words import Phrase, Said, phrases
@@ -43,19 +47,32 @@ _HOME = Path(__file__).parent / "claims"
 _PROOF = frozenset({"check", "world", "after", "ranks", "gpu", "lightning"})
 
 
-@dataclass(slots=True)
 class Condition:
-    """Words that a question must hold: one of each group, as whole words or, in backticks, as written."""
+    """Words that a question must hold: one of each group, as whole words or, in backticks, as written.
 
-    groups: tuple[tuple[Phrase | str, ...], ...]
+    They are taken apart when they are first looked for: of a thousand conditions a question needs a few.
+    """
 
-    @classmethod
-    def of(cls, text: str) -> Condition:
-        groups = (group.split("|") for group in text.split("&"))
-        return cls(tuple(tuple(_wanted(one.strip()) for one in group) for group in groups))
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def groups(self) -> tuple[tuple[Phrase | str, ...], ...]:
+        groups = (group.split("|") for group in self._text.split("&"))
+        return tuple(tuple(_wanted(one.strip()) for one in group) for group in groups)
+
+    @cached_property
+    def each(self) -> list[Condition]:
+        """Its groups, as conditions of their own."""
+        return [Condition(group) for group in self._text.split("&")]
 
     def holds(self, words: Said, text: str) -> bool:
         return all(any(_held(one, words, text) for one in group) for group in self.groups)
+
+    def words(self) -> list[str]:
+        """All words of its phrases; one that ends in `*` is a beginning."""
+        phrases = (one for group in self.groups for one in group if isinstance(one, Phrase))
+        return [w for one in phrases for parts in one.spellings for w in parts if w != "..."]
 
 
 def _wanted(text: str) -> Phrase | str:
@@ -93,16 +110,31 @@ class Claim:
     asks: list[str] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     reads: str = ""
+    wraps: bool = False
     when: Condition | None = None
     never: Condition | None = None
     rules: tuple[str, ...] = ()
     code: str = ""
+    shows: tuple[tuple[str, ...], ...] = ()  # groups of facts, one of each
     verdict: str | None = None
     turns: bool = False
     own: dict[str, str] = field(default_factory=dict)  # wordings with a verdict of their own
     clarify: str = ""
+    border: bool = False
     backs: tuple[str, ...] = ()
     actions: list[Action] = field(default_factory=list)
+
+    @property
+    def subject(self) -> list[str]:
+        """The words that name what the claim is about: the first group that it asks for."""
+        if self.when is None:
+            return []
+        return [w.rstrip("*") for w in self.when.each[0].words()]
+
+    def shown_by(self, facts: Collection[str]) -> str | None:
+        """The first fact of a pasted log that leads here; None where one is missing."""
+        held = [next((f for f in facts if f in group), None) for group in self.shows]
+        return held[0] if held and None not in held else None
 
     def wordings(self, verdict: str) -> tuple[str, ...]:
         """The wordings of its question to which this verdict is given."""
@@ -168,9 +200,9 @@ class _Page:
             case "see":
                 action.see = value
             case "unless":
-                action.unless = Condition.of(value)
+                action.unless = Condition(value)
             case "only":
-                action.only = Condition.of(value)
+                action.only = Condition(value)
             case _ if key in _PROOF:
                 action.proof[key] = value
             case _:
@@ -188,19 +220,26 @@ class _Page:
                 claim.messages.append(value)
             case "reads":
                 claim.reads = value
+            case "wraps":
+                claim.wraps = value == "yes"
             case "when":
-                claim.when = Condition.of(value)
+                claim.when = Condition(value)
             case "never":
-                claim.never = Condition.of(value)
+                claim.never = Condition(value)
             case "rules":
                 claim.rules = tuple(value.replace(",", " ").split())
             case "code":
                 claim.code = value
+            case "shows":
+                groups = (group.split("|") for group in value.split("&"))
+                claim.shows = tuple(tuple(fact.strip() for fact in group) for group in groups)
             case "verdict":
                 claim.verdict, _, turning = (v.strip() for v in value.partition(","))
                 claim.turns = turning == "turns"
             case "clarify":
                 claim.clarify = value
+            case "border":
+                claim.border = value == "yes"
             case "backs":
                 claim.backs = tuple(value.replace(",", " ").split())
             case _:

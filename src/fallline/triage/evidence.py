@@ -5,80 +5,56 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from difflib import unified_diff
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fallline.check.fixing import Fixer
-from fallline.conclude import findings_of
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
-from fallline.runs.findings import read_findings
-from fallline.runs.read import read_run
-from fallline.runs.series import Series
 from fallline.syntax.names import HABITS
-from fallline.triage.pasted import in_a_loop, unfenced
-from fallline.verdict.project import read_paths
+from fallline.triage.gathered import Gathered
+from fallline.triage.pasted import cut_off, end_of_update, in_a_loop, printed, unfenced
 
-__all__ = ["Gathered", "code_in", "corrected", "gather", "lines_back", "seen_in"]
+if TYPE_CHECKING:
+    from fallline.runs.series import Series
+
+__all__ = ["code_in", "corrected", "gather", "lines_back", "seen_in"]
 
 _FENCE = re.compile(r"```(?:py|python|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
 _LARGEST = 2_000_000
 _PASTED = "<question>"
 
 
-@dataclass(slots=True)
-class Gathered:
-    """What the evidence shows: findings, the code with the reader's own fixes, and what those leave."""
-
-    findings: list[Finding]
-    corrected: str | None = None
-    diff: str = ""  # the lines that the fixes change
-    remaining: list[Finding] = field(default_factory=list)
-    read: dict[str, str] = field(default_factory=dict)  # the code that was read, by its name
-
-    @property
-    def serious(self) -> list[Finding]:
-        """What calls for a change, worst first."""
-        return sorted(
-            (f for f in self.findings if f.severity != "info"), key=lambda f: f.severity.rank
-        )
-
-    @property
-    def name(self) -> str:
-        """What the code that was read is called in a sentence."""
-        names = [Path(path).name for path in self.read if path[:1] != "<"]
-        return ", ".join(names) or "this code"
-
-    @property
-    def repaired(self) -> set[str]:
-        """The rules whose findings the changes in `diff` remove."""
-        left = {f.code for f in self.remaining}
-        return {f.code for f in self.serious if f.code not in left} if self.diff else set()
-
-    def add(self, other: Gathered) -> None:
-        self.findings += other.findings
-        self.read |= other.read
-        if self.corrected is None:
-            self.corrected, self.diff, self.remaining = other.corrected, other.diff, other.remaining
-
-
 def gather(question: str, code: Sequence[str] = (), run: str | None = None) -> Gathered:
     """The findings of all evidence, and the corrected code where the reader has certain fixes."""
     found = Gathered([])
     for path, text in [(path, _read(path)) for path in code] or code_in(question):
-        read = corrected(text, path)
-        if path == _PASTED and not read.serious and (head := in_a_loop(text)):
-            read = _inside(head, text, path) or read
-        found.add(read)
+        found.add(_excerpt(text) if path == _PASTED else corrected(text, path))
     if run is not None:
         found.findings += _of_run(Path(run))
     return found
 
 
+def _excerpt(text: str) -> Gathered:
+    """What is found in pasted code: a fragment is read as the inside of a loop, and one that stops before its step with the usual end."""
+    end = end_of_update(text)
+    whole = textwrap.dedent(text) + end if end else text
+    read = corrected(whole, _PASTED)
+    if not read.serious and (head := in_a_loop(whole)):
+        read = _inside(head, whole, _PASTED) or read
+    if end:  # the end is ours: what is found in it is not theirs, and a correction would show it
+        last = text.count("\n") + 1
+        read = Gathered([f for f in read.findings if f.at.line <= last], read={_PASTED: text})
+    read.cut = cut_off(text)
+    return read
+
+
 def code_in(question: str) -> list[tuple[str, str]]:
     """Python in a question, as if it were a file: what is fenced, or else lines that can be nothing but code."""
-    blocks = [b for b in _FENCE.findall(question) if "\n" in b.strip() or "(" in b]
+    blocks = [
+        b for b in _FENCE.findall(question) if ("\n" in b.strip() or "(" in b) and not printed(b)
+    ]
     if not blocks and "```" not in question:
         blocks = [textwrap.dedent(unfenced(question))]
     return [(_PASTED, "\n".join(blocks))] if any(blocks) else []
@@ -86,6 +62,10 @@ def code_in(question: str) -> list[tuple[str, str]]:
 
 def corrected(text: str, path: str) -> Gathered:
     """The findings in a piece of code, and the code with the fixes that hold: each was read again."""
+    # a question without code need not wait for the reader
+    from fallline.check.fixing import Fixer
+    from fallline.verdict.project import read_paths
+
     head = _assumed(text) if path == _PASTED else ""
     given = {path: (head + text).encode()}
     readings = read_paths([path], roots=[str(Path(path).parent)], given=given)
@@ -171,6 +151,11 @@ def _read(path: str) -> str:
 
 def _of_run(folder: Path) -> list[Finding]:
     """What was found in a watched run. One in which nothing was watched is refused: it must not look like a healthy one."""
+    # nor for what reads runs
+    from fallline.conclude import findings_of
+    from fallline.runs.findings import read_findings
+    from fallline.runs.read import read_run
+
     found = read_findings(folder)
     if found:
         return found

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fallline.finding import Finding
-from fallline.triage.evidence import Gathered
+from fallline.triage.gathered import Gathered
 from fallline.triage.playbook import Statement
 from fallline.triage.shape import Shape
 from fallline.triage.words import root, tokens
 
-__all__ = ["answers", "asked_first", "clean", "nothing_about", "only_code_tells"]
+__all__ = ["answers", "asked_first", "clean", "nothing_about", "only_code_tells", "speaks_of"]
 
 # what people ask about: a word of the question, what to call it, and what its code holds
 _TOPICS = (
@@ -26,6 +26,7 @@ _TOPICS = (
     ("dropout", "dropout", "dropout"),
 )
 _SHORT = 9  # words in which no code can be described
+_MOSTLY = 0.6  # of the words that a text must use to be about a question
 _SAME = 5  # letters that make two roots the same word: accumulate, accumulation
 _GENERAL = frozenset(
     "a an the is are am was be do does did i my me we our you your it its this that there to of in on at for from and or but if so as by with have has had "
@@ -70,6 +71,13 @@ def answers(question: str, knows: Sequence[Statement]) -> bool:
     """Whether the statements speak of most of what a question names."""
     keys = _keys(question)
     return not keys or 2 * len(keys & _keys(" ".join(s.text for s in knows))) > len(keys)
+
+
+def speaks_of(question: str, texts: Iterable[str]) -> bool:
+    """Whether texts use most of the words of a question, or of its title."""
+    told = _keys(" ".join(texts))
+    asked = (_keys(question.strip().partition("\n")[0]), _keys(question))
+    return any(keys and _MOSTLY * len(keys) <= len(keys & told) for keys in asked)
 
 
 def only_code_tells(prose: str, shape: Shape) -> bool:

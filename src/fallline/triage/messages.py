@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-__all__ = ["found", "last_error", "particular", "readings"]
+__all__ = ["error_at", "found", "last_error", "readings"]
 
 _HOLE = re.compile(r"\{([^{}]*)\}")
 _SPACE = re.compile(r"\s+")
@@ -28,22 +28,57 @@ _SAVED = re.compile(
     r"\"(?:epochs?|global_step|iterations?|optimizers?|optimizer_states?|optimizer_state_dict|lr_schedulers?|scheduler|model_state_dict|state_dict|best_acc\w*|hyper_parameters|opt_\w+)\""
 )
 _RAISED = re.compile(r"\b((?:\w+\.)*[A-Z]\w*(?:Error|Exception): ?[^\s\"'`][^\n]{7,199})")
+# a tensor that changed in place and that no operation made is a weight; so is the transpose that a linear layer uses
+_CHANGED = re.compile(
+    r"modified by an inplace operation: \[[^\n]*?\]\],? (?:which is output \d+ of (\w+), )?is at version"
+)
+_TURNED = re.compile(r"(?:T|AsStrided)(?:Backward\d?)?$")
+_ENOUGH = 45  # characters that know a message by its beginning
+_ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception)\b")
 _FRAGMENTED = (
     0.1  # of the card: idle memory worth more than this share could have served the request
 )
 _FOREIGN = 0.1  # of the card held by other processes
 
 
-def found(message: str, text: str, flat: str) -> dict[str, str] | None:
-    """What the holes of a message hold in a text; None when the text does not hold the message.
+def found(message: str, text: str, flat: str) -> tuple[int, int, dict[str, str]] | None:
+    """How much of a message a text holds, where, and what its holes hold there; None when it does not.
 
     The pieces between the holes are looked for as they are, in the text in lower case with single spaces (`flat`), before anything is compiled.
     """
     pieces, pattern = _template(message)
-    if not all(piece in flat for piece in pieces):
+    if not pieces or pieces[0] not in flat:
         return None
-    match = re.search(pattern, text, re.I)
-    return None if match is None else {k: v.strip() for k, v in match.groupdict().items()}
+    whole = _filled(pattern, text) if all(piece in flat for piece in pieces) else None
+    # versions differ in how a message ends: a long beginning is enough
+    match = whole or (re.search(_literal(_begun(message)), text, re.I) if _begun(message) else None)
+    if match is None:
+        return None
+    held = particular(message) if whole else len(_begun(message)) // 2
+    return held, match.start(), {k: v.strip() for k, v in match.groupdict().items()}
+
+
+def _filled(pattern: str, text: str) -> re.Match[str] | None:
+    """Where a message stands with its values; a traceback shows the line that raises it too, with holes of its own."""
+    places = list(re.finditer(pattern, text, re.I))
+    with_values = (m for m in places if not any("{" in v or "%" in v for v in m.groups()))
+    return next(with_values, places[0] if places else None)
+
+
+def _begun(message: str) -> str:
+    """What a message begins with before its first hole, where that is long enough to know it by."""
+    begin = message.partition("{")[0].strip()
+    return begin if len(begin) >= _ENOUGH and begin != message else ""
+
+
+def error_at(text: str, place: int) -> int | None:
+    """Where the line of a raised error begins that holds this place; None for a line that raises nothing.
+
+    Of several pasted errors the first one is the cause: what Python reports "during handling" of it and what the asker got after a change come later.
+    """
+    begin = text.rfind("\n", 0, place) + 1
+    line = text[begin:].partition("\n")[0]
+    return begin if _ERROR.search(line) else None
 
 
 def last_error(text: str) -> str | None:
@@ -59,7 +94,7 @@ def particular(message: str) -> int:
 
 @cache
 def _template(message: str) -> tuple[tuple[str, ...], str]:
-    parts = _HOLE.split(message)
+    parts = _HOLE.split(message.rstrip("."))  # people leave the last full stop out
     literals, names = parts[::2], parts[1::2]
     pattern = _literal(literals[0])
     for name, literal in zip(names, literals[1:], strict=True):
@@ -87,6 +122,12 @@ def readings(text: str) -> tuple[frozenset[str], dict[str, str]]:
         shows.add("fragmented" if fragmented else "others" if foreign else "full")
     if (keys := _UNEXPECTED.search(text)) is not None and _SAVED.search(keys[1]):
         shows.add("checkpoint")
+    if (changed := _CHANGED.search(text)) is not None and (
+        changed[1] is None or _TURNED.match(changed[1])
+    ):
+        shows.add("weight")
+    if "torch.Size([0])" in text:
+        shows.add("empty")  # a parameter that lies in shards
     return frozenset(shows), {name: f"{size / 2**30:.2f} GiB" for name, size in sizes.items()}
 
 

@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from fallline.specialists import SPECIALISTS
 from fallline.triage.numbers import trends
-from fallline.triage.pasted import unfenced
+from fallline.triage.pasted import said, unfenced
 from fallline.triage.playbook import Case, cases_of, playbooks
 from fallline.triage.words import familiar, holds, other_framework, pointers, scope, spelled, tokens
 
@@ -55,7 +55,7 @@ _STOP = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question taken apart: prose, code (in fences, or pasted without), everything in lower case for matching."""
+    """A question taken apart: what was said, in lower case for matching, and code (in fences, or pasted without)."""
 
     text: str
     prose: str
@@ -66,8 +66,8 @@ class Question:
         short = _ORDERED.sub(" ", text[:LONGEST])
         code = "\n".join(_FENCE.findall(short))
         if not code and (code := unfenced(short)):
-            return cls(short, short.replace(code, " ").lower(), code)
-        return cls(short, _FENCE.sub(" ", short).lower(), code)
+            return cls(short, said(short.replace(code, " ")).lower(), code)
+        return cls(short, said(_FENCE.sub(" ", short)).lower(), code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
     pointing = pointers(question.prose)
     for who, weight in pointers(question.code).items():
         pointing[who] = pointing.get(who, 0.0) + _IN_CODE * weight
-    moving = trends(question.prose)
+    moving = trends(_FENCE.sub(" ", question.text))
     shown = list(findings)
     sure = False
     scores = []

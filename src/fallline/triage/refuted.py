@@ -60,10 +60,10 @@ def refuted() -> tuple[Refuted, ...]:
             name, _, fact = line[3:].partition(" = ")
             found.append(Refuted(name, fact))
         elif key == "wrong":
-            found[-1].wrong.append(Condition.of(value))
+            found[-1].wrong.append(Condition(value))
             found[-1].negated.append(not _NEGATIONS.isdisjoint(tokens(value)))
         elif key == "right":
-            found[-1].right.append(Condition.of(value))
+            found[-1].right.append(Condition(value))
         elif key == "so":
             found[-1].so = value
     return tuple(found)

@@ -10,15 +10,18 @@ from fallline.finding import Finding
 from fallline.triage.arithmetic import reckoned
 from fallline.triage.choose import Chosen, choose
 from fallline.triage.claim import Action, Claim
-from fallline.triage.evidence import Gathered
+from fallline.triage.done import Done, done_in
+from fallline.triage.gathered import Gathered
 from fallline.triage.judge import (
     answers,
     asked_first,
     clean,
     nothing_about,
     only_code_tells,
+    speaks_of,
 )
 from fallline.triage.messages import last_error
+from fallline.triage.numbers import shown
 from fallline.triage.playbook import Case
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
@@ -28,8 +31,9 @@ from fallline.triage.words import Said, foreign, other_framework, scope, spelled
 __all__ = ["Reply", "compose"]
 
 _MOST = 3
-_SURE = 1.35  # with less, a claim says nothing of a message that it does not know
+_SURE = 1.35  # with less, a claim says nothing of a message that it does not know, nor of code that was cut off
 _KNOWN = 1.5  # a question this much like one of ours is ours, whatever its other words are
+_OF_IT = 0.6  # so is one of which a claim speaks this much
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
 _READ = re.compile(r"\{(\w+)\}")
@@ -40,6 +44,9 @@ PERHAPS_OURS = "If it is one, paste the error message, or say what the run does.
 ASK_BACK = "What do you see: an error message, a loss that is NaN, flat or rising, a run that is slow, or one that runs out of memory?"
 NARROW = "What goes wrong, or what do you want to achieve with it?"
 WHOLE = "Which line of your own code is the last one in the traceback, and what does it compute?"
+EXCERPT = (
+    "This is an excerpt without a whole update in view, so reading it does not settle the question."
+)
 SHOW_CODE = "Can you paste the loop, or name the file that it is in?"
 READ = Action(
     "Ask again with the file:", code='fallline ask "..." --code train.py', proof={"bash": "yes"}
@@ -86,16 +93,20 @@ def compose(
     shape = Shape.of(question.prose)
     codes = [f.code for f in evidence.serious]
     shapes = seen_in_code("\n".join(evidence.read.values()) or question.code)
-    chosen = choose(raw, question.prose, words, codes, specialists, shapes)
+    fit = _Fit(words, raw.lower(), done_in(question.prose, question.code))
+    facts = {**shown(raw), **dict.fromkeys(fit.done.facts, "")}
+    chosen = choose(raw, question.prose, words, codes, specialists, shapes, facts, fit.exhausted)
     beside = [c for c in chosen[1:] if c.seen]
     chosen = [c for c in chosen if c not in beside]
-    fit = _Fit(words, raw.lower())
     told = bool(chosen and chosen[0].told)
     sum_ = None if told else reckoned(question.text)
-    known = told or sum_ is not None or bool(chosen and chosen[0].score >= _KNOWN)
+    known = told or sum_ is not None or bool(chosen and _certain(chosen[0], question.text))
     ours = bool(cases) or known or (scope(question.text) >= 1.0 and not foreign(question.text))
+    trains = _trains(question.text, evidence) or bool(evidence.findings or run)
+    if chosen and chosen[0].claim.border and not trains:
+        return Reply(chosen[0].claim.says, claims=[chosen[0].claim.id], ours=False)
     strange = other_framework(question.text) or not ours
-    if strange and not evidence.read and not evidence.findings and not run:
+    if strange and not trains:
         if vague(words):
             return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
         near = scope(question.text) > 0.0
@@ -106,7 +117,10 @@ def compose(
         return _from_claims(chosen[:1], shape, fit, run)
     only_code = bool(evidence.read) and not question.prose.strip()
     if (shape.mine or only_code) and evidence.read and not told:
-        return _clean_code(question.prose, evidence, shape)
+        if not evidence.cut:
+            return _clean_code(question.prose, evidence, shape)
+        if only_code or not chosen or chosen[0].score < _SURE:
+            return Reply(f"{EXCERPT} {SHOW_CODE}", None, [READ], SHOW_CODE)
     if not (told or run or evidence.findings) and only_code_tells(question.prose, shape):
         return Reply(f"Only the code can tell. {SHOW_CODE}", None, [READ], SHOW_CODE)
     if healthy and not told:
@@ -118,12 +132,26 @@ def compose(
     if message is not None and (not chosen or chosen[0].score < _SURE):
         return _unknown(message)
     if chosen:
-        return _with_notes(_from_claims(chosen, shape, fit, run), evidence)
+        return _with_notes(
+            _of_the_log(_from_claims(chosen, shape, fit, run), chosen[0], facts), evidence
+        )
     if run:
         return _clean_run(run)
     if not cases and not evidence.findings:
         return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
-    return _from_case(cases, shape, text)
+    return _from_case(cases, text, told)
+
+
+def _trains(text: str, evidence: Gathered) -> bool:
+    """Whether the code that came along is of a training in torch: pasted code of another library makes no question ours."""
+    read = "\n".join(evidence.read.values())
+    return bool(read) and not other_framework(f"{text}\n{read}") and scope(read) > 0.0
+
+
+def _certain(first: Chosen, text: str) -> bool:
+    """Whether a claim fits so well that the question is ours, whatever its other words are."""
+    spoken = first.whole and first.speaks >= _OF_IT and scope(text) >= 0.0
+    return first.score >= _KNOWN or spoken
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +160,25 @@ class _Fit:
 
     words: Said
     text: str
+    done: Done = field(default_factory=Done)
 
-    def of(self, actions: Iterable[Action]) -> list[Action]:
-        return [a for a in actions if a.fits(self.words, self.text)][:_MOST]
+    def of(self, *claims: Claim) -> list[Action]:
+        """The first of the claims' actions that are left, at most three."""
+        return [
+            a
+            for claim in claims
+            for a in claim.actions
+            if a.fits(self.words, self.text) and not self.done.repeats(a, claim)
+        ][:_MOST]
+
+    def left_out(self, claims: Iterable[Claim]) -> list[str]:
+        """What to call that which is not recommended because it was done."""
+        repeated = [a for c in claims for a in c.actions if self.done.repeats(a, c)]
+        return self.done.called(repeated)
+
+    def exhausted(self, claim: Claim) -> bool:
+        """Whether the first thing that a claim recommends has been done: then it does not answer."""
+        return bool(claim.actions) and self.done.repeats(claim.actions[0], claim)
 
 
 def _filled(text: str, read: dict[str, str]) -> str:
@@ -157,7 +201,8 @@ def _without_unread(text: str, read: dict[str, str]) -> str:
 def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str) -> Reply:
     first = chosen[0]
     says = " ".join(_filled(c.claim.says, c.read) for c in chosen)
-    actions = fit.of(a for c in chosen for a in c.claim.actions)
+    actions = fit.of(*(c.claim for c in chosen))
+    repeated = fit.left_out(c.claim for c in chosen)
     actions = [
         replace(
             a,
@@ -170,13 +215,21 @@ def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str) -> Rep
         says = f"Nothing wrong was found in the run in {run}. {says}"
         actions = [_looked_up(a, run) for a in actions]
     return Reply(
-        _short(says),
+        _short(says) + _left_out(repeated),
         _verdict(shape, first.claim, first.seen),
         actions,
         first.claim.clarify or None,
         [c.claim.id for c in chosen],
         tuple(dict.fromkeys(name for c in chosen for name in c.claim.backs)),
     )
+
+
+def _left_out(labels: Sequence[str]) -> str:
+    """That something is not recommended because it was tried."""
+    if not labels:
+        return ""
+    named = " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
+    return f" You already have {named}, so that is left out below."
 
 
 def _verdict(shape: Shape, claim: Claim, seen: bool = False) -> str | None:
@@ -195,6 +248,13 @@ def _with_notes(reply: Reply, evidence: Gathered) -> Reply:
     """The reply, and before its advice what the reader noted in the code that is no mistake (a wait for the GPU)."""
     notes = [_other(f) for f in _distinct(evidence.findings, "")][:1]
     reply.actions = [*notes, *reply.actions][:_MOST]
+    return reply
+
+
+def _of_the_log(reply: Reply, first: Chosen, facts: dict[str, str]) -> Reply:
+    """The reply, and before it what the pasted log shows, where that led to the claim."""
+    if first.logged is not None and facts[first.logged]:
+        reply.says = _short(f"{facts[first.logged]} {reply.says}")
     return reply
 
 
@@ -240,7 +300,7 @@ def _from_findings(
     actions += [Action(_SENTENCE.split(claim.says)[0]) for claim in seen]
     _with_changes(actions, [worst, *_distinct(found[1:], worst.code)], evidence)
     if extra and len(actions) < _MOST and worst.code not in evidence.repaired:
-        actions += fit.of(extra[0].claim.actions)
+        actions += fit.of(extra[0].claim)
     backs = tuple(
         dict.fromkeys([*(f.code for f in found), *(extra[0].claim.backs if extra else ())])
     )
@@ -302,7 +362,7 @@ def _healthy(chosen: list[Chosen], fit: _Fit) -> Reply:
         says += " Keep an eye on the loss and on the share of clipped updates."
         return Reply(says)
     says = _short(f"{says} {_filled(about.says, chosen[0].read)}")
-    return Reply(says, None, fit.of(about.actions), None, [about.id], about.backs)
+    return Reply(says, None, fit.of(about), None, [about.id], about.backs)
 
 
 def _clean_run(run: str) -> Reply:
@@ -328,7 +388,7 @@ def _unknown(message: str) -> Reply:
 
 
 def _not_known(case: Case) -> Reply:
-    """A yes/no question that nothing here answers gets no lecture on something near it."""
+    """A question that nothing here answers gets no lecture on something near it."""
     measure = case.measure[0]
     look = Action(
         "What can be found out about it:",
@@ -356,7 +416,7 @@ def _clean_code(prose: str, evidence: Gathered, shape: Shape) -> Reply:
     return Reply(says, shape.judged(wrong=False) if there else None, [watch])
 
 
-def _from_case(cases: Sequence[Case], shape: Shape, text: str) -> Reply:
+def _from_case(cases: Sequence[Case], text: str, told: bool) -> Reply:
     """No claim knows the question: what its case knows, what to measure first, and the fix that comes first."""
     case = cases[0]
     asked = {word[:5] for word in tokens(text)}
@@ -365,8 +425,7 @@ def _from_case(cases: Sequence[Case], shape: Shape, text: str) -> Reply:
         return len({word[:5] for word in tokens(said) if len(word) > 3} & asked)
 
     knows = sorted(case.knows, key=lambda s: -near(s.text))[:2]
-    asks = shape.either or (shape.decides and shape.kind != "said")
-    if asks and not shape.mine and not answers(text, knows):
+    if not (told or answers(text, knows) or speaks_of(text, case.texts())):
         return _not_known(case)
     measure = case.measure[0]
     actions = [

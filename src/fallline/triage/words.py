@@ -27,11 +27,15 @@ __all__ = [
     "scope",
     "spelled",
     "tokens",
+    "tokens_each",
     "vague",
 ]
 
 _HOME = Path(__file__).parent / "words.toml"
 _TOKEN = re.compile(r"\d+\.\d+|[a-z0-9à-ÿ]+\+*|[\u3040-\u9fff]+")  # 0.80 holds no 0
+_GREEK = str.maketrans(
+    {"λ": "lambda", "α": "alpha", "β": "beta", "γ": "gamma", "ε": "eps", "μ": "mu", "σ": "sigma"}
+)
 _EAST_ASIAN = "\u3040"  # where the letters of languages begin that write no spaces
 _UNIT = re.compile(r"(\d)(gi?b|mi?b|ms)\b")  # 8gb is 8 gb
 # however it is said that something does not happen: isn't learning, stopped improving, refuses to go down
@@ -41,8 +45,11 @@ _CONTRACTED = re.compile(
 _NOT = re.compile(
     r"\b(?:cannot|never|no longer|barely|hardly|(?:refus|fail)(?:s|es|ed|ing)? to|stop(?:s|ped)?(?= \w+ing\b))(?=\s|$)"
 )
+_SAYS_NOT = frozenset({"cannot", "never", "barely", "hardly"})
 _TIERS = {"names": 1.5, "signs": 1.0, "hints": 0.4}
 _SCOPE = {"ours": 1.0, "partly": 0.5, "elsewhere": -1.5}
+_MARK = "0textends0"  # between texts that are read in one go; nobody writes it
+_BETWEEN = f" \n{_MARK}\n "
 _GAP = 6  # words that ` ... ` may leave out, and one
 _SHORTEST = 6  # shorter words are not corrected: too many neighbours
 _NAMED = 1.5  # a specialist is named by one name, or by two signs
@@ -115,13 +122,36 @@ class _Lexicon:
 
 def tokens(text: str) -> list[str]:
     """The words of a text in lower case, its negations all as `not`; East Asian runs, which have no spaces, in overlapping pairs."""
+    # one plain word, as nearly all words of conditions are: nothing in it can be rewritten
+    if (
+        text.isascii()
+        and text.isalpha()
+        and text.islower()
+        and text not in _SAYS_NOT
+        and text[-2:] != "nt"
+    ):
+        return [text]
     found: list[str] = []
-    plain = _NOT.sub("not", _CONTRACTED.sub(r"\1 not", text.lower()))
+    plain = text.lower()
+    if not plain.isascii():
+        plain = plain.translate(_GREEK)
+    plain = _NOT.sub("not", _CONTRACTED.sub(r"\1 not", plain))
     for word in _TOKEN.findall(_UNIT.sub(r"\1 \2", plain)):
         if word[0] >= _EAST_ASIAN:
             found += [word[i : i + 2] for i in range(max(1, len(word) - 1))]
         else:
             found.append(word)
+    return found
+
+
+def tokens_each(texts: Iterable[str]) -> list[list[str]]:
+    """The words of many texts, found in one go: a thousand calls would take longer than the words."""
+    found: list[list[str]] = [[]]
+    for word in tokens(_BETWEEN.join(texts)):
+        if word == _MARK:
+            found.append([])
+        else:
+            found[-1].append(word)
     return found
 
 
@@ -186,11 +216,17 @@ def _parts(phrase: str) -> tuple[str, ...]:
         if chunk == "...":
             parts.append("...")
             continue
-        words = tokens(chunk)
-        if chunk.endswith("*") and words:
-            words[-1] += "*"
-        parts += words
+        parts += _chunk(chunk)
     return tuple(parts)
+
+
+@cache
+def _chunk(chunk: str) -> list[str]:
+    """The words of one that is written without a space; the same few thousand are in all conditions."""
+    words = tokens(chunk)
+    if chunk.endswith("*") and words:
+        words[-1] += "*"
+    return words
 
 
 def _spellings(parts: tuple[str, ...]) -> list[tuple[str, ...]]:

@@ -235,11 +235,21 @@ def _judged(
 
     try:
         for trace in traces_of(module, deadline, **options):  # type: ignore[arg-type]
-            found += examine(trace, rules, lambda rule, error: trouble.note(rule.code, error))
-            dropped |= refuted(trace, rules)
+            here = examine(trace, rules, lambda rule, error: trouble.note(rule.code, error))
+            found += _if_edited(here, trace.edited)
+            if not trace.edited:
+                dropped |= refuted(trace, rules)
     except Exception as error:  # as above
         trouble.note("the reader", error)
     return [f for f in found if f.key not in dropped]
+
+
+def _if_edited(findings: list[Finding], edited: tuple[str, ...]) -> list[Finding]:
+    """What happens only with a constant of the script changed by hand is a note."""
+    for finding in findings if edited else ():
+        finding.severity = Severity.INFO
+        finding.message += f" It happens once `{'` and `'.join(edited)}` is changed."
+    return findings
 
 
 def _add_fixes(

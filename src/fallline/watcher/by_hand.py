@@ -23,6 +23,7 @@ from fallline.taps.gradients import (
     GradientWritten,
     gradient_of,
 )
+from fallline.taps.pipelining import STAGE_SCALED, StageScaled
 from fallline.taps.tap import Call, Subscription
 from fallline.watcher.emit import Emitter, spot
 from fallline.watcher.fuse import Fuse
@@ -79,6 +80,7 @@ class ByHand:
     def subscribe(self, fuse: Fuse) -> None:
         self._taps.before(GRADIENT_READ, fuse.guarded(self._read))
         self._taps.before(GRADIENT_WRITTEN, fuse.guarded(self._written))
+        self._taps.after(STAGE_SCALED, fuse.guarded(self._scaled))
 
     def stepped(self, updates: int) -> None:
         """Nothing was done by hand in the first updates: get out of the way."""
@@ -110,6 +112,12 @@ class ByHand:
             self._note(ZeroGrad, call.tensor, call)
             return
         self._note(GradWrite, call.tensor, call, op=_written_by(call.frame))
+
+    def _scaled(self, call: StageScaled) -> None:
+        """A pipeline's schedule divides for the user, in a file of torch's."""
+        here, callers = spot(call.place)
+        parameters = self._objects.parameters(call.parameters)
+        self._emitter.emit(GradWrite(here, callers=callers, op="div", parameter_set=parameters))
 
     def _note(self, event: type[Event], tensor: Any, call: Call, **facts: Any) -> None:
         self._seen = True

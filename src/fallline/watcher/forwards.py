@@ -22,7 +22,7 @@ from fallline.watcher.fuse import Fuse
 from fallline.watcher.kept import KeptGraphs
 from fallline.watcher.loss import root_marker
 from fallline.watcher.memory import LiveGraphs
-from fallline.watcher.objects import Objects
+from fallline.watcher.objects import Objects, has_mode
 from fallline.watcher.origin import Origin
 from fallline.watcher.progress import Draft, Progress
 from fallline.watcher.routine import Routine
@@ -116,8 +116,8 @@ class Forwards:
             if not routine.resting or routine.keys[routine.at] != key:
                 self._recorded = True
                 routine.differs(key)
-                event: Event = self._record(module, call.place, frame)
-                if not module.training:
+                event: Event = (forward := self._record(module, call.place, frame))
+                if forward.training is False:
                     self._statistics.begins(module)
                 if grad:
                     device = self._devices.get(event.model or "", "cpu")
@@ -163,7 +163,7 @@ class Forwards:
                 at,
                 callers=callers,
                 model=model,
-                training=module.training,
+                training=module.training or _partly_trains(module),
                 grad=torch.is_grad_enabled(),
                 autocast=autocast_dtype(device),
                 wrapper=wrapper,
@@ -203,3 +203,8 @@ class Forwards:
                     self._kept.output(mark, event)
                     event.followed = True
         self._graphs.note(output)
+
+
+def _partly_trains(module: nn.Module) -> bool:
+    """In eval mode, but with a part in train mode (`model.encoder.train()`) for which that matters."""
+    return any(part.training and has_mode(part) for part in module.modules())

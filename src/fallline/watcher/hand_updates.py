@@ -31,6 +31,7 @@ __all__ = ["BY_HAND", "HandUpdates"]
 
 BY_HAND = "updates by hand"  # in the place of an optimizer's name
 LOOKED_AT = 8  # parameters of an update: all of them change, or none
+CARRIED = 5  # updates in a row whose gradients were still there when the next backward began: nothing clears them
 TRUSTED = 3  # updates after which a line on an accelerator is known to update: comparing would wait for the device
 
 
@@ -41,6 +42,7 @@ class _Before:
     parameter: weakref.ref[Tensor]
     version: int
     values: Tensor | None  # the first few
+    gradient: int  # the version of its gradient
 
 
 class HandUpdates:
@@ -65,6 +67,7 @@ class HandUpdates:
             False  # the version of a tensor shows the updates, so values need not be kept
         )
         self._compared = 0  # updates that only the values showed
+        self._carried = 0  # updates in a row, from the first one, after which nothing cleared
         self._taps = Subscription()
         self._taps.after(OPTIMIZER_MADE, lambda call: self.stop())
         self._taps.before(BACKWARD, lambda call: safely(self._backward, call))
@@ -94,10 +97,13 @@ class HandUpdates:
     def _read(self, call: GradientRead) -> None:
         tensor = call.tensor
         known = id(tensor) in self._before or len(self._before) >= LOOKED_AT
-        if known or not self._losses or gradient_of(tensor) is None:
+        gradient = gradient_of(tensor)
+        if known or not self._losses or gradient is None:
             return
         kept = None if self._in_place or self._trusts(tensor) else _values(tensor)
-        self._before[id(tensor)] = _Before(weakref.ref(tensor), tensor._version, kept)
+        self._before[id(tensor)] = _Before(
+            weakref.ref(tensor), tensor._version, kept, gradient._version
+        )
         place = call.place
         self._at = place.at if place is not None else None
 
@@ -107,6 +113,9 @@ class HandUpdates:
     def settle(self) -> None:
         """A new backward begins, or the program is over: was there an update since the last one?"""
         if self._before and any(map(self._changed, self._before.values())):
+            if self._carried >= 0:
+                carried = any(map(_still_there, self._before.values()))
+                self._carried = self._carried + 1 if carried else -1
             self._record()
         self._before.clear()
 
@@ -139,10 +148,23 @@ class HandUpdates:
                 batch_at=self._draft.batch_at,
             )
         )
+        if self._carried == CARRIED:
+            recorder.describe(BY_HAND, {"uncleared": CARRIED})
+            self._carried = -1  # said
         self._draft.clear()
         progress.by_hand += 1
         progress.by_hand_at = self._at
         self._lines.add(self._at)
+
+
+def _still_there(before: _Before) -> bool:
+    """Whether the gradient that was read has not been touched since: neither set to None, nor to zero, nor scaled down."""
+    parameter = before.parameter()
+    gradient = gradient_of(parameter) if parameter is not None else None
+    if gradient is None or gradient._version != before.gradient:
+        return False
+    with syncs_allowed():
+        return bool(_values(gradient).any())  # `p.grad.data.zero_()` leaves the version as it is
 
 
 def _values(tensor: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from types import TracebackType
 from fallline.finding import Finding
 from fallline.location import Location
 from fallline.runs.attempts import launch_of_now
-from fallline.runs.rank import PARTS, RankState, read_ranks, write_rank
+from fallline.runs.rank import PARTS, RankState, read_rank, read_ranks, write_rank
 from fallline.runs.stall import STALLED, stall_text
 from fallline.runs.update import UpdateRow
 from fallline.taps.frames import is_user_file, locate
@@ -35,6 +35,8 @@ __all__ = ["Heartbeat"]
 
 PRINTS = 48  # digests of the parameters: the first third stays, of the others the latest
 FINDINGS = 20
+# What a rank takes more or less than another, of an update and in seconds: half of what FL321 calls a straggler.
+UNEVEN, UNEVEN_SECONDS = 0.1, 0.0025
 
 
 class Heartbeat:
@@ -92,33 +94,33 @@ class Heartbeat:
         elif world > 1:
             self._whereabouts.start()
         doing, at = ("", self._crashed_at) if ended else where()
-        write_rank(
-            folder,
-            RankState(
-                rank=rank,
-                world=world,
-                host=platform.node(),
-                pid=os.getpid(),
-                started=self._started,
-                written=time.time(),
-                ended=ended,
-                updates=self._progress.updates,
-                last_update=self._last,
-                longest=self._longest,
-                doing=doing,
-                at=at,
-                busy=self._busy(),
-                collectives=self._collectives.count,
-                met=self._collectives.met,
-                seconds=self._seconds(),
-                lines=self._whereabouts.lines,
-                prints=self._prints,
-                findings=[f.as_dict() for f in self._found()[:FINDINGS]],
-                launch=self._launch[0],
-                attempt=self._launch[1],
-                noted=len(self._observed.all),
-            ),
+        state = RankState(
+            rank=rank,
+            world=world,
+            host=platform.node(),
+            pid=os.getpid(),
+            started=self._started,
+            written=time.time(),
+            ended=ended,
+            updates=self._progress.updates,
+            last_update=self._last,
+            longest=self._longest,
+            doing=doing,
+            at=at,
+            busy=self._busy(),
+            collectives=self._collectives.count,
+            met=self._collectives.met,
+            seconds=self._seconds(),
+            lines=self._whereabouts.lines,
+            prints=self._prints,
+            findings=[f.as_dict() for f in self._found()[:FINDINGS]],
+            launch=self._launch[0],
+            attempt=self._launch[1],
+            noted=len(self._observed.all),
         )
+        write_rank(folder, state)
+        if world > 1 and not ended:
+            self._whereabouts.compare(_uneven(state, folder))
         if rank == 0 and world > 1 and not ended:
             self._tell(folder)
 
@@ -158,3 +160,13 @@ class Heartbeat:
             found["wait"] = statistics.median(w for w, _ in waited)
             found["meet"] = statistics.median(m for _, m in waited)
         return found
+
+
+def _uneven(state: RankState, folder: Path) -> bool:
+    """Whether this rank takes more or less time for an update than the next one, whose file is beside its own."""
+    other = read_rank(folder / f"rank{(state.rank + 1) % state.world}.json")
+    mine, its = state.own, other.own if other is not None else {}
+    both = mine.keys() & its.keys()
+    apart = abs(sum(mine[p] for p in both) - sum(its[p] for p in both))
+    whole = sum(state.seconds.get(part, 0.0) for part in PARTS)
+    return apart >= max(UNEVEN_SECONDS, UNEVEN * whole)

@@ -18,12 +18,13 @@ from fallline.location import Location
 from fallline.replay.modules import unwrap, wrapper_of
 from fallline.replay.shards import shards_of, views_of
 
-__all__ = ["Objects"]
+__all__ = ["Objects", "has_mode"]
 
 _BATCHNORM = (nn.modules.batchnorm._BatchNorm,)
 
 
-def _has_mode(module: nn.Module) -> bool:
+def has_mode(module: nn.Module) -> bool:
+    """It computes something else in train mode than in eval mode."""
     dropout = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
     return dropout or isinstance(module, _BATCHNORM)
 
@@ -79,7 +80,7 @@ class Objects:
                 type=type(inner).__name__,
                 batchnorm=any(isinstance(m, _BATCHNORM) for m in inner.modules()),
                 # without such a layer it may still ask for its mode
-                has_mode=any(map(_has_mode, inner.modules())) or None,
+                has_mode=any(map(has_mode, inner.modules())) or None,
             )
             self._models[name] = weakref.ref(inner)
             self.model_sets[name] = self.parameters(inner.parameters())

@@ -1,7 +1,8 @@
 """Where the training thread is: a look at its stack from a thread of our own. The training thread does nothing for it.
 
-With several ranks it is looked at some ten times a second, so that a rank that is slower than the others can be asked on which
-line it spends the time. A rank that hangs makes no update, and looks count only once their update is made.
+With several ranks, one that is slower than the others can be asked on which line it spends the time. It is looked at some ten times
+a second at the beginning and while the ranks are uneven, else about once: each look wakes a thread, which takes the interpreter from
+the one that trains. A rank that hangs makes no update, and looks count only once their update is made.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ from fallline.taps.tap import thread
 
 __all__ = ["Whereabouts", "where"]
 
-PAUSE = (
-    0.05,
-    0.15,
-)  # seconds between two looks: always the same could fall in step with the updates
+# Seconds between two looks: always the same could fall in step with the updates.
+OFTEN, SELDOM = (0.05, 0.15), (0.5, 1.5)
+FIRST = 50  # looks that are made often: a run may be over soon
 KEPT = 600  # looks
 LINES = 12
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
@@ -52,6 +52,8 @@ class Whereabouts:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._pause = random.Random(0)  # the script's own randomness is left alone
+        self._looks = 0
+        self._closely = False
 
     def start(self) -> None:
         if self._thread is None:
@@ -60,6 +62,12 @@ class Whereabouts:
 
     def stop(self) -> None:
         self._stopped.set()
+
+    def compare(self, uneven: bool) -> None:
+        """Whether this rank and another one take different times for an update."""
+        if uneven and not self._closely and self._looks > FIRST:
+            self._seen.clear()  # how it was before would hide how it is
+        self._closely = uneven
 
     @property
     def lines(self) -> list[Spent]:
@@ -70,13 +78,17 @@ class Whereabouts:
 
     def _work(self) -> None:
         before = thread_time()
-        while not self._stopped.wait(self._pause.uniform(*PAUSE)):
+        while not self._stopped.wait(self._pause.uniform(*self._between())):
             self._look()
             now = thread_time()
             self._took(now - before)
             before = now
 
+    def _between(self) -> tuple[float, float]:
+        return OFTEN if self._closely or self._looks < FIRST else SELDOM
+
     def _look(self) -> None:
+        self._looks += 1
         if (made := self._steps()) != self._made:
             if self._made:  # what comes before the first update is not part of one
                 self._seen.extend(self._now)

@@ -35,10 +35,9 @@ class Workers:
         workers = getattr(call.loader, "num_workers", 0)
         if workers < 1:
             return
-        if workers > 1 and isinstance(getattr(call.loader, "dataset", None), IterableDataset):
-            if "FL025" not in self._observed.codes:
-                self._first[call.iterator] = (workers, [])
-                self.looking = True
+        if workers > 1 and "FL025" not in self._observed.codes:
+            self._first[call.iterator] = (workers, [])
+            self.looking = True
         generator = getattr(call.loader, "generator", None)
         if generator is not None and self._recording.world > 1 and call.place is not None:
             at = spot(call.place)[0]
@@ -57,7 +56,11 @@ class Workers:
             if len(seen) < workers:
                 return
             if len(seen) == workers and _all_same(seen) and call.place is not None:
-                self._observed.add("FL025", spot(call.place)[0], {"workers": workers})
+                indexed = not isinstance(_dataset(call.iterator), IterableDataset)
+                # samples of different indices are equal: the workers draw the same random numbers
+                facts = {"workers": workers, "drawn": indexed}
+                if not indexed or _rows_differ(seen[0]):
+                    self._observed.add("FL025", spot(call.place)[0], facts)
         self._first.pop(call.iterator, None)
         self.looking = bool(self._first)
 
@@ -72,6 +75,15 @@ def _tensor_in(batch: Any) -> Tensor | None:
         if isinstance(parts, list | tuple) or parts is not batch
         else None
     )
+
+
+def _dataset(iterator: Any) -> Any:
+    return getattr(iterator, "_dataset", None)
+
+
+def _rows_differ(batch: Tensor) -> bool:
+    """A dataset that gives one sample for every index is a trial, not a slip."""
+    return batch.dim() > 0 and len(batch) > 1 and bool((batch != batch[:1]).any())
 
 
 def _all_same(batches: list[Tensor]) -> bool:

@@ -25,5 +25,10 @@ def train(model, loader, args):
                 scheduler.step()
             batches += 1
         epoch += 1
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "batches": batches, "epoch": epoch}
+        state = {
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "batches": batches,
+            "epoch": epoch,
+        }
         torch.save(state, "last.pt")

@@ -55,6 +55,10 @@ _MOST_PARTS = 4_096  # of a model that are looked at one by one
 def optimizer(paper: Paper, call: Call, type_name: str) -> Thing:
     given = call.arg(0, "params", "parameters")
     thing = paper.make("optimizer", call.node, type=type_name)
+    rate = paper.module.argument(call.node, 1, "lr")
+    match paper.module.value(rate) if rate is not None else None:
+        case ast.BinOp(_, ast.Div(), ast.Name() | ast.Attribute()):
+            thing.facts["shared"] = True
     sets = parameter_sets(paper, given)
     if sets is not None:
         thing.facts["parameters"] = sets
@@ -192,9 +196,9 @@ def wrapped(paper: Paper, call: Call, how: str) -> Value:
         inner = paper.become(inner, "model")
     if not isinstance(inner, Thing) or inner.kind != "model":
         return paper.make("model", call.node, wrapper=how)
-    thing = paper.make(
-        "model", call.node, **{**inner.facts, "wrapper": how, "type": inner.facts.get("type")}
-    )
+    # a model that was taken out of its wrapper, changed and wrapped again goes past nothing
+    facts = {name: fact for name, fact in inner.facts.items() if name != "bypasses"}
+    thing = paper.make("model", call.node, **{**facts, "wrapper": how, "type": facts.get("type")})
     thing.facts["parameters"] = inner.sets
     thing.facts["of"] = inner.id
     thing.cls = inner.cls

@@ -30,7 +30,7 @@ from fallline.syntax.age import volatile_works
 from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import methods_called
 
-__all__ = ["METHODS", "called", "shaped"]
+__all__ = ["METHODS", "called", "computed_by", "shaped", "through"]
 
 
 def called(paper: Paper, thing: Thing, call: Call) -> Value:
@@ -74,6 +74,28 @@ def averages(thing: Thing) -> str:
 
 def _forward(paper: Paper, model: Thing, call: Call) -> Value:
     given = of_arguments(paper, call)
+    event = _passed(paper, model, call, _records(paper, model, given))
+    inside = _run_forward(paper, model, call)
+    graph = paper.around.recording and model.facts.get("frozen") is not True
+    half = (
+        paper.around.autocast[-1] if paper.around.autocast[-1] in {"float16", "bfloat16"} else None
+    )
+    result = Tensor(
+        True if graph else bool(given.graph) if paper.around.recording else False,
+        (model.sets if graph else frozenset()) | given.sets,
+        orders(event) | given.forwards,
+        given.kept,
+        half=half,
+        length=given.length,
+        raw=True,
+    )
+    # what a frozen model, or one without weights, computes has a graph only where its input has one
+    recording = paper.around.recording and (graph or given.graph is not False)
+    return shaped(inside, result, recording, whole=True) if inside is not None else result
+
+
+def _passed(paper: Paper, model: Thing, call: Call, records: bool | None) -> Forward | None:
+    """One pass through a model, unless it is part of another one's."""
     event: Forward | None = None
     if not paper.around.inside_model:
         outer = model.facts.get("of") if model.facts.get("bypasses") else None
@@ -82,7 +104,7 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
             paper.outside(call.node),
             model=identity.id,
             training=model.facts.get("training"),
-            grad=_records(paper, model, given),
+            grad=records,
             autocast=paper.around.autocast[-1]
             if paper.around.autocast[-1] != "disabled"
             else "off",
@@ -101,23 +123,57 @@ def _forward(paper: Paper, model: Thing, call: Call) -> Value:
         if _clears_itself(model):
             paper.emit(ZeroGrad(paper.outside(call.node)))
         paper.emit(event)
-    inside = _run_forward(paper, model, call)
-    graph = paper.around.recording and model.facts.get("frozen") is not True
-    half = (
-        paper.around.autocast[-1] if paper.around.autocast[-1] in {"float16", "bfloat16"} else None
+    return event
+
+
+def through(paper: Paper, model: Thing, name: str, call: Call) -> Value:
+    """`model.encode(x)`, `model.compute_loss(batch)`: a pass through the model by another door than `forward`.
+
+    What it computes is what its own code shows, of the parts that it runs.
+    """
+    given = of_arguments(paper, call)
+    event = _passed(paper, model, call, _records(paper, model, given))
+    paper.around.inside_model += 1
+    saved = paper.around.autocast
+    try:
+        inside = paper.run_method(model, name, call)
+    finally:
+        paper.around.inside_model -= 1
+        paper.around.autocast = saved
+    recording = paper.around.recording and (
+        not model.facts.get("frozen") or given.graph is not False
     )
     result = Tensor(
-        True if graph else bool(given.graph) if paper.around.recording else False,
-        (model.sets if graph else frozenset()) | given.sets,
+        None if recording else False,
+        frozenset() if _has_sets(inside) else model.sets | given.sets,
         orders(event) | given.forwards,
         given.kept,
-        half=half,
-        length=given.length,
-        raw=True,
+        divided=None,
     )
-    # what a frozen model, or one without weights, computes has a graph only where its input has one
-    recording = paper.around.recording and (graph or given.graph is not False)
-    return shaped(inside, result, recording, whole=True) if inside is not None else result
+    return shaped(inside, result, recording) if inside is not None else result
+
+
+def _has_sets(value: Value | None) -> bool:
+    """Whether it is seen which parameters a result depends on."""
+    match value:
+        case Tensor(sets=sets):
+            return bool(sets)
+        case Sequence(items) if not any(item is value for item in items):
+            return any(isinstance(item, Tensor) and item.sets for item in items)
+        case Mapping(named):
+            return any(isinstance(item, Tensor) and item.sets for item in named.values())
+    return False
+
+
+def computed_by(paper: Paper, model: Thing, call: Call, result: Value) -> Value:
+    """A pass by a method that is not in view: whether it records is not known where autograd is on."""
+    event = _passed(paper, model, call, None if paper.around.recording else False)
+    graph = None if paper.around.recording else False
+    if not isinstance(result, Tensor):
+        return Tensor(graph, model.sets, orders(event), divided=None)
+    return replace(
+        result, graph=graph, sets=result.sets | model.sets, forwards=result.forwards | orders(event)
+    )
 
 
 def _clears_itself(model: Thing) -> bool:
@@ -175,6 +231,13 @@ def _shaped(
                 sets=inside.sets | result.sets,
                 forwards=inside.forwards | result.forwards,
                 kept=inside.kept | result.kept,
+            )
+        case Thing(kind="object") if inside.facts.get("record"):
+            fields = {
+                k: _shaped(v, result, recording, False, known) for k, v in inside.attrs.items()
+            }
+            return Thing(
+                "object", inside.id, inside.at, inside.facts, fields, inside.cls, inside.born
             )
         case Const():
             return inside
@@ -263,9 +326,19 @@ def _set_mode(paper: Paper, model: Thing, training: bool | None, call: Call) -> 
                 paper.place(call.node),
                 model=model.id,
                 mode=None if training is None else mode,
+                chosen=_is_chosen(paper, call.node) or None,
                 parameters=model.sets or None,
             )
         )
+
+
+def _is_chosen(paper: Paper, node: ast.AST) -> bool:
+    """`if head_only: model.eval()` and `else: model.train()`: an option says in which mode to train."""
+    match node, paper.module.enclosing(node, ast.If):
+        case ast.Call(ast.Attribute(of, "eval")), ast.If(body=body, orelse=orelse):
+            other = orelse if any(node in ast.walk(s) for s in body) else body
+            return f"{ast.unparse(of)}.train()" in {ast.unparse(s) for s in other}
+    return False
 
 
 def _moved(paper: Paper, model: Thing, call: Call) -> Value:

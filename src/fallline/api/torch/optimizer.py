@@ -74,6 +74,9 @@ def _step(paper: Paper, optimizer: Thing, call: Call) -> Value:
     if is_closure:
         result = _closed(paper, closure, call)
     elif not (isinstance(closure, Const) and closure.value is None):
+        if isinstance(closure, Tensor):
+            # one that differentiates the loss by itself, as `higher` makes them
+            paper.updates.undecided |= closure.forwards
         paper.emit(Opaque(paper.place(call.node), what="the closure"))
     emit_step(
         paper,

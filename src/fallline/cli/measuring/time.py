@@ -28,6 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_common.seconds,
         default=20.0,
         metavar="SECONDS",
-        help="time for trying other loader settings; 0 tries none (default: 20)",
+        help="how long to try other loader settings; 0 tries none (default: 20)",
     )
     _common.add_script(parser, updates=20)

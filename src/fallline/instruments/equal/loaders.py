@@ -78,6 +78,10 @@ def _change(options: dict[str, Any], way: Way) -> None:
     times = way.at_once * way.rank_batches
     if way.before and isinstance(options["dataset"], torch.utils.data.IterableDataset):
         raise NotImplementedError("later updates of an IterableDataset cannot be made at once")
+    if way.batches:
+        _by_batches(options)
+        options["batch_sampler"] = _Given(options["batch_sampler"], way.batches)
+        return
     if way.before:
         _by_batches(options)
     if options.get("batch_sampler") is not None:
@@ -164,6 +168,21 @@ class _Batches(_Inner):
         whole = len(self._inner) - self._before
         whole = min(whole, self._limit) if self._limit else whole
         return int(self._before - (-whole // self._times))
+
+
+class _Given(_Inner):
+    """Batches of these samples, then those of a batch sampler."""
+
+    def __init__(self, inner: Any, batches: tuple[tuple[int, ...], ...]) -> None:
+        super().__init__(inner)
+        self.__dict__["_batches"] = batches
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        yield from map(list, self._batches)
+        yield from islice(iter(self._inner), len(self._batches), None)
+
+    def __len__(self) -> int:
+        return len(self._inner)
 
 
 def _fetch(original: Wrapped) -> Wrapped:

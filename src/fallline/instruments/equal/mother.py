@@ -171,6 +171,9 @@ def _ranked(way: Way, target: Any, out: str, rank: int, port: int) -> int:
             RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(way.ranks), LOCAL_WORLD_SIZE=str(way.ranks),
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
         )  # fmt: skip
+        if not _accelerated():
+            # what `accelerate launch --cpu` sets: without it Accelerate trains every rank alone where there is no GPU
+            os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     before = set(sys.modules)
     status = run_way(way, target, out)
     if not rank:
@@ -180,6 +183,12 @@ def _ranked(way: Way, target: Any, out: str, rank: int, port: int) -> int:
         with open(f"{out.removesuffix('.0')}.modules", "w", encoding="utf-8") as file:
             json.dump(new, file)
     return status
+
+
+def _accelerated() -> bool:
+    import torch
+
+    return torch.cuda.is_available() or (hasattr(torch, "xpu") and torch.xpu.is_available())
 
 
 def _free_port() -> int:

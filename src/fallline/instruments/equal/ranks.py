@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 from fallline.instruments.equal.explain import Place, within
@@ -39,7 +40,13 @@ def compare_ranks(plan: Plan) -> None:
             "ranks", f"the script starts no process group when it is run as a job of {n} ranks"
         )
         return
-    alone = plan.attempt("ranks", one, f"one process does not run on the batches of {n}")
+    refused = f"one process does not run on the batches of {n}"
+    alone = plan.attempt("ranks", one, refused)
+    if alone is not None and _apart(records, alone) and (batches := _together(records)):
+        # the ranks shuffle differently than one process does: it is given the samples that they read
+        alone = plan.attempt(
+            "ranks", one.but("one process", rank_batches=1, batches=batches), refused
+        )
     if alone is not None:
         plan.add(_judged(plan, records, alone))
 
@@ -71,9 +78,8 @@ def _judged(plan: Plan, records: list[Record], alone: Record) -> Comparison | No
             return _comparison(
                 apart, tolerance, "FL320", Place(first.step_path, first.step_line), text
             )
-    ours, theirs = [_samples(r) for r in records], sorted(_samples(alone))
-    if all(ours) and sorted(i for rank in ours for i in rank) != theirs:
-        if all(sorted(rank) == sorted(ours[0]) for rank in ours):
+    if _other_samples(records, alone):
+        if _alike(records):
             parting = compare(first.unclipped, alone.unclipped, tolerance)
             return _comparison(
                 parting,
@@ -104,6 +110,38 @@ def _judged(plan: Plan, records: list[Record], alone: Record) -> Comparison | No
     elif parting.cosine <= 1 - _SAME or abs(parting.ratio - 1) < _SAME:
         text = f"{text}, direction {parting.cosine:.2f}: each rank's mean counts the same, or they are not summed alike"
     return _comparison(parting, tolerance, code, place, text)
+
+
+def _other_samples(records: list[Record], alone: Record) -> bool:
+    ours = [_samples(r) for r in records]
+    return all(ours) and sorted(i for rank in ours for i in rank) != sorted(_samples(alone))
+
+
+def _alike(records: list[Record]) -> bool:
+    return all(sorted(_samples(r)) == sorted(_samples(records[0])) for r in records)
+
+
+def _apart(records: list[Record], alone: Record) -> bool:
+    """Every rank reads samples of its own, and these are not the ones that one process reads."""
+    return _other_samples(records, alone) and not _alike(records)
+
+
+def _together(records: list[Record]) -> tuple[tuple[int, ...], ...]:
+    """The batches of one process that reads what the ranks read, micro-batch by micro-batch; nothing where samples have no number."""
+    ranks = [_batches(r) for r in records]
+    if not all(index.isdecimal() for rank in ranks for batch in rank for index in batch):
+        return ()
+    if len({len(rank) for rank in ranks}) > 1:
+        return ()
+    return tuple(
+        tuple(int(index) for batch in each for index in batch) for each in zip(*ranks, strict=True)
+    )
+
+
+def _batches(record: Record) -> list[list[str]]:
+    """The samples of each backward."""
+    left = iter(record.indices)
+    return [list(islice(left, backward.samples)) for backward in record.backwards]
 
 
 def _samples(record: Record) -> list[str]:

@@ -22,6 +22,7 @@ class Way:
     without: tuple[str, ...] = ()  # features that are turned off: see `switches.OFF`
     ranks: int = 1
     rank_batches: int = 1  # like at_once, for the one process that stands for several ranks
+    batches: tuple[tuple[int, ...], ...] = ()  # the samples of the loader's first batches
     one_sample: bool = (
         False  # every sample is the first one of the training data, and steps do nothing
     )
@@ -43,7 +44,8 @@ class Way:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> Way:
-        return cls(**{**fields, "without": tuple(fields.get("without", ()))})
+        batches = tuple(tuple(batch) for batch in fields.get("batches", ()))
+        return cls(**{**fields, "without": tuple(fields.get("without", ())), "batches": batches})
 
     def but(self, name: str, **changes: Any) -> Way:
         """The same with something changed."""

@@ -21,11 +21,16 @@ from fallline.flow.checkpoints import (
     uses,
 )
 from fallline.flow.handed import handed_saves, keepers
+from fallline.flow.held import concerns, held, uncalled
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.nodes import is_name
 
 _CONTINUES = re.compile(r"resum|restor", re.IGNORECASE)
+# Whoever goes on has to know where: `start_epoch`, `global_step`.
+_GOES_ON = re.compile(
+    r"resum|restor|continu|restart|(start|begin|init|last|initial|global|from)_?(epoch|step|iter)",
+    re.IGNORECASE,
+)
 _NAMES = {"optimizer": "the optimizer", "scheduler": "the scheduler", "scaler": "the GradScaler"}
 _OF_APEX = "the loss scale that apex's amp keeps"
 # These save everything by themselves; a torch.save next to them is for something else.
@@ -250,10 +255,16 @@ for epoch in range(10):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         raw = module.source.text.encode()
         yield from self._check_keepers(module)
+        for state in uncalled(module):
+            yield self.finding(
+                module.location(state),
+                f"`{module.segment(state)}` is not called, so the checkpoint holds a method and not the state: nothing can be restored from it. Write `{module.segment(state)}()`.",
+                missing=[role_of_key(last_name(state.value)) or "the weights"],
+            )
         if b"save" not in raw or any(token in raw for token in _COMPLETE):
             return
         alone = saved_alone(module)
-        used = [u for u in uses(module) if u.name not in alone]
+        used = [u for u in (*uses(module), *held(module)) if u.name not in alone]
         if only_stateless(module):
             used = [u for u in used if u.role != "optimizer"]
         if not used:
@@ -295,7 +306,7 @@ for epoch in range(10):
         if any(s.open for s in handed):
             return
         for one in used:
-            concerned = [s for s in handed if _concerns(module, s, one)]
+            concerned = [s for s in handed if concerns(module, s, one)]
             if not concerned or any(s.holds(one.name, one.role) for s in handed):
                 continue
             fleeting = _made_for_one_epoch(module, one)
@@ -320,7 +331,7 @@ for epoch in range(10):
         missing = [
             u
             for u in used
-            if not any(s.holds(u.name, u.role) for s in every) and _concerns(module, saved, u)
+            if not any(s.holds(u.name, u.role) for s in every) and concerns(module, saved, u)
         ]
         missing_parts = list(dict.fromkeys(_name(u) for u in missing))
         if (
@@ -371,7 +382,7 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
 
 def _matters(module: Module, saved: Saved, used: list[Used], missing: list[str]) -> bool:
     """Somebody goes on from this file, and what it lacks is not only a loss scale, which is found again in a few updates."""
-    if _only_a_scale(missing):
+    if _only_a_scale(missing) or set(missing) <= {_name(u) for u in used if not u.sure}:
         return False
     if _resumed(module, saved):
         return True
@@ -385,9 +396,10 @@ def _only_a_scale(missing: list[str]) -> bool:
 
 
 def _restores(module: Module) -> bool:
-    """Somebody in this file or folder restores an optimizer; else the file is only written, and nobody goes on from it yet."""
+    """Somebody in this file or folder restores an optimizer and goes on; else the file is only written, or read to test the best model."""
     beside = module.project.beside(module, b"load_state_dict") if module.project else []
-    return any(_RESTORES.search(m.source.text) for m in (module, *beside))
+    restoring = [m.source.text for m in (module, *beside) if _RESTORES.search(m.source.text)]
+    return any(map(_GOES_ON.search, restoring))
 
 
 def _has_beside(module: Module, call: ast.Call, role: str) -> bool:
@@ -442,47 +454,6 @@ def _resumed(module: Module, saved: Saved) -> bool:
         and "counter" in {role_of_key(k) for k in loaded.restored()}
         for loaded in loads(module)
     )
-
-
-def _concerns(module: Module, saved: Saved, used: Used) -> bool:
-    """The object and the save belong to one program part: one class, one function, a global, or a caller and its helper."""
-    if saved.module is not module:
-        return True
-    saving, stepping = module.function(saved.call), module.function(used.node)
-    if saving is stepping or module.bindings(used.name, None) or module.bindings(used.name, saving):
-        return True
-    if (
-        stepping is not None
-        and saving is not None
-        and module.class_(stepping) is module.class_(saving) is not None
-    ):
-        return used.is_attribute
-    if saving is None:
-        return False
-    homes = [f for f in module.functions.values() if module.bindings(used.name, f)]
-    return any(_mentions(module, home, saving) for home in homes)
-
-
-def _mentions(
-    module: Module,
-    home: ast.FunctionDef | ast.AsyncFunctionDef,
-    saving: ast.FunctionDef | ast.AsyncFunctionDef,
-) -> bool:
-    """Whether a function names the one that saves; `self.save` is that of its own class."""
-    owner, here = module.class_(saving), module.class_(home)
-    for node in ast.walk(home):
-        if is_name(node, saving.name):
-            return True
-        # not `wandb.save`
-        if (
-            isinstance(node, ast.Attribute)
-            and node.attr == saving.name
-            and module.resolve(node) is None
-        ):
-            own = is_name(node.value, "self")
-            if not (own and owner is not None and here is not owner):
-                return True
-    return False
 
 
 def _numbered(saved: Saved) -> bool:

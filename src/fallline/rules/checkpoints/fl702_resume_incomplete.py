@@ -15,6 +15,7 @@ from fallline.flow.checkpoints import (
     loads,
     role_of_key,
     saves,
+    state_of,
     uses,
 )
 from fallline.flow.handed import handed_saves, left_unrestored
@@ -258,7 +259,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
             yield from self._check_handed(module, resumed)
         for loaded in resumed:
             saved = _file_of(loaded, known)
-            if saved is None:
+            if saved is None or _only_options(saved, loaded):
                 continue
             alone = loaded_alone(module)
             lost = [
@@ -282,7 +283,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
                     loaded.module.location(loaded.call),
                     f"This resume does not restore {', '.join(map(repr, lost))}, which the checkpoint holds, so training continues with fresh state. Load {'it' if len(lost) == 1 else 'them'} too.",
                     # a run that counts its epochs from 0 again is longer, not different
-                    severity=Severity.INFO if _only_counts(saved, lost) else None,
+                    severity=Severity.INFO if _only_counts(saved, loaded, lost) else None,
                     related={"save": saved.module.location(saved.call)},
                     saved=sorted(saved.entries),
                     restored=sorted(loaded.keys),
@@ -361,7 +362,10 @@ def _saves_around(module: Module) -> list[Saved]:
     for _, function, home in called_functions(module):
         if home is not module:
             found += [s for s in saves(home) if home.function(s.call) is function]
-    if not found and module.project is not None:
+    own = any(
+        len(call.args) == 2 for call in module.method_calls("save")
+    )  # `driver.save(state, path)`
+    if not found and not own and module.project is not None:
         for other in module.project.beside(module, b"torch.save("):
             found += saves(other)
     return [s for s in found if not s.open]
@@ -388,9 +392,19 @@ def _resumes(module: Module, loaded: Loaded) -> bool:
     return bool(loaded.keys) and _says_resume(loaded)
 
 
-def _only_counts(saved: Saved, lost: list[str]) -> bool:
-    """What is lost says how far the run was, and no schedule that is computed from it is restored either."""
+_OPTIONS = re.compile(r"(?i)^(opts?|options|args|arguments|cfg|config|hparams|settings)$")
+
+
+def _only_options(saved: Saved, loaded: Loaded) -> bool:
+    """`torch.load(path)["args"]`: the file is asked how the run was set up, and its state is read somewhere else."""
+    return all(_OPTIONS.search(k) and state_of(saved.entries[k]) is None for k in loaded.keys)
+
+
+def _only_counts(saved: Saved, loaded: Loaded, lost: list[str]) -> bool:
+    """What is lost says how far the run was, and no schedule is computed from it: there is none, or it has a state of its own."""
     counters = all(saved.role(key, saved.entries[key]) == "counter" for key in lost)
+    if counters and any(role_of_key(key) == "scheduler" for key in loaded.restored()):
+        return True
     home = saved.module
     stepped = [c.func.value for c in home.method_calls("step") if isinstance(c.func, ast.Attribute)]
     stepped = [of for of in stepped if "sched" in home.segment(of).lower()]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fallline.events import Backward, Forward, Trace, Update, ZeroGrad
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.calls import names_in
+from fallline.flow.recording import never_entered
 from fallline.rule import Rule
 from fallline.rules._reindent import reindented
 from fallline.rules.distributed._specimen import DDP
@@ -64,6 +65,14 @@ for i, (inputs, targets) in enumerate(loader):
                     severity=Severity.INFO if unused else None,
                     related=related,
                 )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for dropped in never_entered(module, frozenset({"no_sync"})):
+            text = module.segment(dropped)
+            yield self.finding(
+                module.location(dropped),
+                f"`{text} and ...` evaluates to what comes after `and`, so only that is entered and DDP all-reduces the gradients of every micro-batch. Write `with {text}, ...`.",
+            )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         places = [finding.related.get(name) for name in ("forward", "step", "boundary")]

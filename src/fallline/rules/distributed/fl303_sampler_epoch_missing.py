@@ -18,6 +18,7 @@ from fallline.events import (
     Trace,
 )
 from fallline.finding import Finding, Severity
+from fallline.flow.samplers import never_told
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -78,6 +79,13 @@ for epoch in range(epochs):
                 presuming=f"`self.{inner}` shuffles by the epoch",
             )
         yield from self._lost_on_the_way(module)
+        for made in never_told(module):
+            yield self.finding(
+                module.location(made),
+                "This DistributedSampler shuffles, and set_epoch is called nowhere in this project, so every epoch has the same order. Call "
+                "sampler.set_epoch(epoch) before each pass over the data.",
+                severity=Severity.WARNING,
+            )
 
     def _lost_on_the_way(self, module: Module) -> Iterator[Finding]:
         """A wrapper that other classes of the project would hand the epoch to, and that has no `set_epoch`."""

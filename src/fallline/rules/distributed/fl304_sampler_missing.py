@@ -11,8 +11,10 @@ from fallline.flow.ranks import (
     called_functions,
     is_distributed,
     mentions_rank,
+    of_one_rank,
     owned_by_framework,
 )
+from fallline.flow.samplers import never_given
 from fallline.rule import Rule
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
@@ -32,7 +34,7 @@ class SamplerMissing(Rule):
     name = "sampler-missing"
     severity = Severity.ERROR
     what = """\
-The model is wrapped in DDP and the training data comes from a `DataLoader` with `shuffle=True` and no `DistributedSampler`."""
+The model is wrapped in DDP and the training data comes from a `DataLoader` with `shuffle=True` and no `DistributedSampler`, or the sampler was made and never given to it."""
     why = """\
 Every rank goes through all of the data, so an epoch is as long on eight GPUs as on one; with the same seed on every rank they even see the same batches, and seven of eight gradients are copies."""
     instead = """\
@@ -44,9 +46,21 @@ loader = DataLoader(data, batch_size=32, sampler=sampler)      # not shuffle=Tru
 for epoch in range(epochs):
     sampler.set_epoch(epoch)
 ```"""
-    tokens = (b"DistributedDataParallel",)
+    tokens = (b"DistributedDataParallel", b"DistributedSampler")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
+        yield from self._plain(module)
+        for name, loader in never_given(module):
+            if owned_by_framework(module) or of_one_rank(module):
+                return
+            yield self.finding(
+                module.location(loader),
+                f"`{name}` is made for this data and never given to its loader, so every rank goes over all of it. Pass `sampler={name}`, without shuffle=True.",
+                severity=Severity.INFO if _is_held_out(module, loader) else None,
+            )
+
+    def _plain(self, module: Module) -> Iterator[Finding]:
+        """A loader that shuffles, in a file where nobody has thought of who reads what."""
         wrapped = any(True for _ in module.calls("torch.nn.parallel.DistributedDataParallel"))
         if not wrapped or not is_distributed(module) or owned_by_framework(module):
             return
@@ -114,6 +128,26 @@ def main(data, held_out, net):
         torch.nn.functional.cross_entropy(model(inputs), targets).backward()
         optimizer.step()
 """,
+        # made and never given
+        """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("nccl")
+model = DDP(torch.nn.Linear(8, 2).cuda())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(64, 8), torch.randint(2, (64,)))
+sampler = DistributedSampler(data) if dist.is_initialized() else None
+loader = DataLoader(data, batch_size=16, shuffle=sampler is None)  # FL304
+for epoch in range(3):
+    sampler.set_epoch(epoch)
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs.cuda()), targets.cuda()).backward()
+        optimizer.step()
+""",
     )
     right = (
         """\
@@ -175,15 +209,18 @@ def _shuffles(module: Module, call: ast.Call) -> bool:
 
 def _is_other(module: Module, call: ast.Call) -> bool:
     """Not the training data, or a branch for one process."""
-    statement = module.statement(call)
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    if any(_NOT_TRAINING.search(module.segment(t)) for t in targets):
-        return True
-    function = module.function(call)
-    if function is not None and _NOT_TRAINING.search(function.name):
+    if _is_held_out(module, call):
         return True
     tests = [up.test for up in module.parents(call) if isinstance(up, ast.If | ast.IfExp)]
     return any(_BRANCH.search(module.segment(test)) for test in tests)
+
+
+def _is_held_out(module: Module, call: ast.Call) -> bool:
+    """`val_loader = DataLoader(...)`, or a function that is about held-out data."""
+    statement, function = module.statement(call), module.function(call)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = [*map(module.segment, targets), function.name if function is not None else ""]
+    return any(_NOT_TRAINING.search(name) for name in names)
 
 
 def _split_by_rank(module: Module, call: ast.Call) -> bool:

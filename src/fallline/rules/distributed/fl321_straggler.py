@@ -78,7 +78,7 @@ dist.destroy_process_group()
         states = [s for s in run.states.values() if s.updates >= self.least_updates and s.seconds]
         if len(states) < 2:
             return
-        own = {s.rank: _own(s.seconds) for s in states}
+        own = {s.rank: s.own for s in states}
         whole = statistics.median(_whole(s.seconds) for s in states)
         least = max(self.least, self.share * whole)
         late = sorted(
@@ -160,15 +160,6 @@ def _too(late: list[tuple[float, int, str]]) -> str:
         if len(ranks) == 1
         else f" (ranks {named} are slow as well)"
     )
-
-
-def _own(seconds: dict[str, float]) -> dict[str, float]:
-    """What a rank does itself. Without knowing how long it waits for others, two of the parts say nothing."""
-    found: dict[str, float] = {p: seconds[p] for p in ("data", "forward", "step") if p in seconds}
-    for part, waited in (("backward", "wait"), ("other", "meet")):
-        if part in seconds and waited in seconds:
-            found[part] = max(0.0, seconds[part] - seconds[waited])
-    return found
 
 
 def _whole(seconds: dict[str, float]) -> float:

@@ -11,6 +11,7 @@ from fallline.events import (
     Clip,
     Forward,
     GradWrite,
+    Optimizer,
     Trace,
     Window,
     scale_free,
@@ -65,6 +66,7 @@ class AccumulationUnscaled(Rule):
                 severity=_severity(trace, window),
                 related=related,
                 presuming=first.presumed,
+                only_if=window.turned_off,
                 **evidence,
             )
 
@@ -275,6 +277,9 @@ def _cached(window: Window) -> bool:
 
 def _severity(trace: Trace, window: Window) -> Severity:
     """An error where the step is known to be too large. Adam takes the same step; only what is clipped or logged is off."""
+    known = trace.object(Optimizer, window.optimizer)
+    if known is not None and known.shared:
+        return Severity.INFO  # the learning rate is divided instead
     kind = trace.type_of(window.optimizer)
     if scale_free(kind):
         return Severity.WARNING if window.update.of(Clip) else Severity.INFO

@@ -49,7 +49,12 @@ class AccumulationWiped(Rule):
     tokens = (b"zero_grad", b".grad", b"deepspeed")
 
     def check(self, trace: Trace) -> Iterator[Finding]:
-        mine = [w for w in windows(trace) if w.optimizer not in trace.by_framework]
+        # who decides when a window ends may clear inside it; where nothing is left for the step, nobody meant that
+        mine = [
+            w
+            for w in windows(trace)
+            if w.optimizer not in trace.by_framework or (w.wiped and not w.alive)
+        ]
         wiped = ((w, wipe.clear) for w in mine for wipe in w.wiped if _by_mistake(trace, w, wipe))
         for window, clear in habits(wiped, mine):
             yield self._report(window, next(w for w in window.wiped if w.clear is clear))
@@ -239,6 +244,8 @@ def _by_mistake(trace: Trace, window: Window, wipe: Wipe) -> bool:
         return False
     if _left_over(trace, window, wipe):
         return False  # FL107
+    if window.alive and clear.boundary not in (None, window.step.boundary):
+        return False  # now and then, for a reason of its own: before every validation
     if 1 < len(wipe.lost) == len(window.alive):
         return False  # a whole window is dropped in place of its step: a loss that jumped, a gradient that is not finite
     lost = _missed(trace, window, wipe)

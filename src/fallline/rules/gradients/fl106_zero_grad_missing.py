@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 from fallline.events import Event, Trace, Window, ZeroGrad, clears, is_habit, windows
 from fallline.finding import Finding, Fix, Severity
@@ -47,7 +48,7 @@ class ZeroGradMissing(Rule):
             yield self.finding(
                 at,
                 "The gradients of this backward are never cleared, so each update adds the gradients of all earlier ones. Call "
-                f"zero_grad() {where} the step at {step.seen_from(first).near(at)}.",
+                f"zero_grad() {where} the step at {step.seen_from(first).near(at)}.{_elsewhere(trace, at)}",
                 related={"step": step.at} if alone else {},
             )
         yield from self._leaks(trace)
@@ -65,6 +66,18 @@ class ZeroGradMissing(Rule):
                 "update mixes both losses. Call zero_grad() right before this backward.",
                 severity=Severity.WARNING,
             )
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        """Updates by hand: the gradients of each were still there, untouched, when the next backward began."""
+        for track in run.tracks:
+            if updates := track.facts.get("uncleared"):
+                yield self.finding(
+                    track.loss_at,
+                    f"The gradients of this backward are never cleared: in the first {updates} updates by hand they were all still there when the next backward "
+                    f"added to them. Set them to None once per update, after the line that changes the parameters ({track.at.near(track.loss_at)}).",
+                    updates=updates,
+                    rank=track.rank,
+                )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """Gradients that some setting clears are cleared on purpose in that one only."""
@@ -203,6 +216,16 @@ def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
             continue
         cleared = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
         yield mine, [not _any_between(cleared, u, v) for u, v in pairwise(mine)]
+
+
+def _elsewhere(trace: Trace, at: Location) -> str:
+    """What the zero_grad() that people do see clears instead."""
+    other = trace.of(ZeroGrad).first
+    if other is None:
+        return ""
+    held = trace.optimizer(other.optimizer) or trace.model(other.model)
+    whose = f"those of the {held.type}" if held is not None and held.type else "others"
+    return f" The zero_grad() at {other.at.near(at)} clears {whose}."
 
 
 def _is_leaky(trace: Trace, mine: list[Window]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fallline.events import (
     Epoch,
     EpochEnd,
+    Event,
     Scheduler,
     SchedulerStep,
     Trace,
@@ -41,11 +42,15 @@ class SchedulerPerMicroStep(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         mine = [w for w in windows(trace) if w.micro and not _owned(trace, w)]
         for window, advance in habits(((w, e) for w in mine for e in _within(trace, w)), mine):
+            unseen = _unseen(trace, advance)
             yield self.finding(
                 advance,
                 f"The scheduler advances on every micro-batch, but the optimizer steps once per window (at {window.step.at.near(advance.at)}), "
                 "so the schedule runs that many times too fast. Call scheduler.step() once per update.",
                 related={"step": window.step.at},
+                only_if=window.turned_off,
+                severity=Severity.INFO if unseen else None,
+                presuming="its length is counted in updates" if unseen else None,
             )
 
     wrong = (
@@ -154,6 +159,12 @@ def _within(trace: Trace, window: Window) -> list[SchedulerStep]:
         and (e.optimizer is not None or len(acting(trace, e)) == 1)
         and not _in_batches(trace, e)
     ]
+
+
+def _unseen(trace: Trace, advance: Event) -> bool:
+    """Nothing shows how the scheduler is made, so its length may be counted in micro-batches."""
+    known = trace.object(Scheduler, advance.scheduler)
+    return known is not None and known.assumed
 
 
 def _in_batches(trace: Trace, advance: SchedulerStep) -> bool:

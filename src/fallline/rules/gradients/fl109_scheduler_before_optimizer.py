@@ -52,7 +52,7 @@ class SchedulerBeforeOptimizer(Rule):
                 "Call it after optimizer.step().",
                 # one update early is nothing, one epoch early is something, unless the rate stays for twenty
                 severity=Severity.INFO
-                if each_batch or _steps_an_input(trace, step) or _in_stairs(trace, advance)
+                if each_batch or _steps_an_input(trace, step) or _may_be_stairs(trace, advance)
                 else None,
                 related={"step": _seen_from(advance, step)},
             )
@@ -197,9 +197,10 @@ def _counts_micro_batches(trace: Trace, advance: SchedulerStep) -> bool:
     return known is not None and known.in_batches is True and any(w.micro for w in windows(trace))
 
 
-def _in_stairs(trace: Trace, advance: SchedulerStep) -> bool:
+def _may_be_stairs(trace: Trace, advance: SchedulerStep) -> bool:
+    """Its rate stays for many epochs, as StepLR's does; or nothing shows what kind of schedule it is."""
     known = trace.object(Scheduler, advance.scheduler)
-    return not trace.live and known is not None and known.stairs is True
+    return not trace.live and (known is None or known.type is None or known.stairs is True)
 
 
 def _steps_an_input(trace: Trace, step: Step) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fallline.events import (
     Backward,
     Batch,
+    EpochEnd,
     Forward,
     GradWrite,
     Opaque,
@@ -59,6 +60,8 @@ class StepWithoutBackward(Rule):
             for update in empty:
                 place = str(update.step.at)
                 if _only_steps(updates, update) or _another_backward(trace, update):
+                    continue
+                if _finishes(updates, update):
                     continue
                 if update.index > first and is_habit(places.pop(place, [])):
                     yield self.finding(
@@ -247,6 +250,13 @@ def _only_steps(updates: list[Update], update: Update) -> bool:
         and not (update if other is before else other).of(Forward, Batch)
         for other in (before, after)
     )
+
+
+def _finishes(updates: list[Update], update: Update) -> bool:
+    """A step after the loop for what its last window left over: this time nothing was."""
+    before = updates[update.index - 1] if update.index else None
+    windowed = before is not None and before.step.boundary is not None
+    return windowed and update.step.boundary is None and bool(update.of(EpochEnd))
 
 
 def _another_backward(trace: Trace, update: Update) -> bool:

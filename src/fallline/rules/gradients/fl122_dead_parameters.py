@@ -18,10 +18,8 @@ class DeadParameters(Rule):
     code = "FL122"
     name = "dead-parameters"
     severity = Severity.WARNING
-    yields_to = (
-        "FL123",
-        "FL133",
-    )  # a learning rate that is far too large kills units; advice about those does not help
+    # a learning rate that is far too large kills units, and parameters that were replaced get no gradient: advice about dead ones does not help
+    yields_to = ("FL123", "FL133", "FL306")
     what = "Parameters that an optimizer holds get no gradient, or exactly zero, in nearly every recent update."
     why = (
         "They stay as they were initialised: a layer that the forward pass never reaches, a detached branch, or units that died.\n"

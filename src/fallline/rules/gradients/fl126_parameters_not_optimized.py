@@ -7,6 +7,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.left_out import filtered_out, not_listed
+from fallline.flow.made_anew import made_anew
 from fallline.rules._observed import Observed, parameters
 from fallline.syntax import Module
 
@@ -15,14 +16,14 @@ class ParametersNotOptimized(Observed):
     code = "FL126"
     name = "parameters-not-optimized"
     severity = Severity.ERROR
-    what = "Parameters receive gradients but belong to no optimizer. A run shows them, and so does source that lists the parameters by hand."
+    what = "Parameters receive gradients but belong to no optimizer. A run shows them, and so does source that lists the parameters by hand, or that makes layers in `forward`."
     why = (
         "They stay at their random start while the rest of the model trains around them. It happens when a layer is added after the optimizer was built, "
-        "when parameter groups are written by hand, or when the optimizer was given a different copy of the model."
+        "when parameter groups are written by hand, when a layer is made in `forward` (its weights are new and random at every call), or when the optimizer was given a different copy of the model."
     )
     instead = "Build the optimizer last, from all of `model.parameters()`; freeze what must not train with `requires_grad_(False)`, which also saves its gradients."
 
-    tokens = (b"parameters()",)
+    tokens = (b"parameters()", b"def forward")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for left in filtered_out(module):
@@ -36,7 +37,14 @@ class ParametersNotOptimized(Observed):
                 module.location(left.node),
                 f"The parameters are listed part by part and `self.{left.name}`, which forward() uses, is in no list, so it is never updated. Add "
                 f"`self.{left.name}.parameters()`, or freeze it with `requires_grad_(False)`.",
-                severity=Severity.WARNING,
+                # a norm that stays as it was made still normalises
+                severity=Severity.INFO if left.norm else Severity.WARNING,
+            )
+
+        for layer in made_anew(module):
+            yield self.finding(
+                module.location(layer),
+                "This layer is made in forward(), so every call has new random weights that no optimizer holds and no checkpoint keeps. Make it in __init__.",
             )
 
     def says(self, entry: dict[str, Any]) -> str:
@@ -73,6 +81,24 @@ class Speech(nn.Module):
         parameters = itertools.chain(self.encoder.parameters(), self.decoder.parameters())
         return torch.optim.AdamW(parameters, lr=1e-4)  # FL126
 """,
+        """\
+import torch
+from torch import nn
+
+
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        h = nn.Conv1d(4, 8, 3)(x).relu()  # FL126
+        return self.head(h.amax(-1))
+
+
+model = Text()
+optimizer = torch.optim.AdamW(model.parameters())
+""",
     )
     right = (
         # a question answerer has no head on the pooler
@@ -83,6 +109,27 @@ from transformers import BertForQuestionAnswering
 model = BertForQuestionAnswering.from_pretrained("bert-base-uncased")
 named = [n for n in model.named_parameters() if "pooler" not in n[0]]
 optimizer = torch.optim.AdamW([p for _, p in named])
+""",
+        # made once, and kept
+        """\
+import torch
+from torch import nn
+
+
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = None
+
+    def forward(self, x):
+        if self.head is None:
+            self.head = nn.Linear(x.shape[-1], 2)
+        return self.head(x)
+
+
+model = Text()
+model(torch.randn(4, 8))
+optimizer = torch.optim.AdamW(model.parameters())
 """,
         # frozen on purpose
         """\

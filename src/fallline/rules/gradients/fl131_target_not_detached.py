@@ -65,6 +65,8 @@ own predictions as targets (pseudo-labels), it agrees with itself instead of lea
             if id(node) in seen:
                 continue
             found = _bootstrapped(module, target) or _own_prediction(module, prediction, target)
+            presumed = found is None
+            found = found or _other_network(module, prediction, target)
             if found is None:
                 continue
             seen.add(id(node))
@@ -80,7 +82,7 @@ own predictions as targets (pseudo-labels), it agrees with itself instead of lea
                 f"The target `{module.segment(target)[:60]}` still has the graph of `{module.segment(call.func)}`, so {harm}. "
                 "Compute it under torch.no_grad(), or use detach()",
                 # gradients of a network that nobody steps only cost memory and time
-                severity=Severity.INFO if fixed else None,
+                severity=Severity.INFO if fixed or presumed else None,
                 network=module.segment(call.func),
             )
 
@@ -271,6 +273,20 @@ def _own_prediction(
     if any(isinstance(a, ast.Name) and _GIVEN.search(a.id) for a in call.args):
         return None  # the features of the true image: `vgg(predict)` and `vgg(target)`
     return call, "the model's own targets towards its predictions"
+
+
+def _other_network(
+    module: Module, prediction: ast.expr, target: ast.expr
+) -> tuple[ast.Call, str] | None:
+    """A target by name that a network computed, not the one of the prediction: `v_target = qf(obs, action)`. Some are meant so."""
+    if not isinstance(target, ast.Name) or not _SAYS_TARGET.search(target.id):
+        return None
+    call = graph_of(module, target)
+    if call is None or graph_of(module, prediction) is None:
+        return None
+    if any(_GIVEN.search(name) for a in call.args for name in names_in(a)):
+        return None
+    return call, "the network of the target"
 
 
 def _words(node: ast.expr) -> str:

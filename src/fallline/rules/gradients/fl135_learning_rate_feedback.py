@@ -128,22 +128,28 @@ def warm_up(optimizer, step, warmup):
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
             rates = [rate for rate, _ in groupby(row.lr for row in track.rows if row.lr)]
-            factors = [now / before for before, now in pairwise(rates)]
-            falls = _falling(factors)
-            total = math.prod(falls)
-            if len(falls) < self.least_changes or total * self.fall > 1 or not _compounds(falls):
-                continue
-            yield self.finding(
-                track.at,
-                f"The learning rate falls from {rates[-1] / total:.3g} to {rates[-1]:.3g} in {len(falls)} changes, and the factor of each follows a schedule itself "
-                f"({falls[0]:.3g}, {falls[1]:.3g}, ... {falls[-1]:.3g}): it is applied to the current rate instead of the first one, so the factors compound. "
-                "Compute it from a constant such as `initial_lr`",
-                changes=len(falls),
-                first=rates[-1] / total,
-                last=rates[-1],
-                optimizer=track.optimizer,
-                rank=track.rank,
-            )
+            for falling in filter(self._compounding, _falls(rates)):
+                factors = [now / before for before, now in pairwise(falling)]
+                yield self.finding(
+                    track.at,
+                    f"The learning rate falls from {falling[0]:.3g} to {falling[-1]:.3g} in {len(factors)} changes, and the factor of each follows a schedule itself "
+                    f"({factors[0]:.3g}, {factors[1]:.3g}, ... {factors[-1]:.3g}): it is applied to the current rate instead of the first one, so the factors compound. "
+                    "Compute it from a constant such as `initial_lr`",
+                    changes=len(factors),
+                    first=falling[0],
+                    last=falling[-1],
+                    optimizer=track.optimizer,
+                    rank=track.rank,
+                )
+                break
+
+    def _compounding(self, rates: list[float]) -> bool:
+        factors = [now / before for before, now in pairwise(rates)]
+        return (
+            len(factors) >= self.least_changes
+            and rates[0] > self.fall * rates[-1]
+            and _compounds(factors)
+        )
 
 
 # What a factor would be where it is meant for the first rate, as a number that grows evenly with time.
@@ -159,10 +165,18 @@ _EXACT = 1e-6
 _STARTS = 3  # epochs are counted from 0 or 1
 
 
-def _falling(factors: list[float]) -> list[float]:
-    """The last of them in a row below 1: a warm-up comes before."""
-    first = max((i + 1 for i, factor in enumerate(factors) if factor >= 1), default=0)
-    return factors[first:]
+def _falls(rates: list[float]) -> list[list[float]]:
+    """The stretches in which the rate falls, and never more slowly than before: a warm-up comes before one, and one that counts batches begins anew in each epoch."""
+    found: list[list[float]] = []
+    last = math.inf
+    for before, now in pairwise(rates):
+        factor = now / before
+        if factor < 1:
+            if factor > last + _EXACT or last >= 1:
+                found.append([before])
+            found[-1].append(now)
+        last = factor
+    return found
 
 
 def _compounds(factors: list[float]) -> bool:

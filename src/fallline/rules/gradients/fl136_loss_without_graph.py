@@ -13,11 +13,12 @@ from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import differentiated, loss_calls, trained_names
 from fallline.flow.makers import SHAPE_OPS, class_of
 from fallline.flow.modules import function_called
+from fallline.flow.networks import graph_of
 from fallline.flow.recording import turns_off
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, names_read, walk
+from fallline.syntax.nodes import below, is_name, names_read, walk
 
 __all__ = ["LossWithoutGraph"]
 
@@ -90,11 +91,12 @@ Keep the tensors as they come out of the model, up to the backward.
                 continue
             for statement in _requires_grad_set(module, name, call):
                 sure = isinstance(made, ast.expr) and _has_no_graph(module, made)
+                needless = isinstance(made, ast.expr) and graph_of(module, made) is not None
                 yield self.finding(
                     module.location(statement),
                     f"Setting requires_grad on `{name}` gives it no graph: if it has none, backward reaches no parameter and nothing is learned. "
                     "Remove this line, and find where the loss was cut off from the model",
-                    severity=None if sure else Severity.WARNING,
+                    severity=None if sure else Severity.INFO if needless else Severity.WARNING,
                 )
 
     def _cut_terms(self, module: Module) -> Iterator[Finding]:
@@ -104,6 +106,8 @@ Keep the tensors as they come out of the model, up to the backward.
             trained = _trained_by(module, statement)
             if not trained or not differentiated(module, statement.value):
                 continue
+            if _made_to_require(module, statement, trained):
+                continue  # which is what is reported
             for term in _terms(statement.value):
                 cut = _cut_loss(module, term) or _cut_inputs(module, term)
                 if cut is not None and not (
@@ -303,6 +307,17 @@ def _trained_by(module: Module, statement: ast.Assign | ast.AugAssign) -> str | 
     return None
 
 
+def _made_to_require(module: Module, statement: ast.stmt, name: str) -> bool:
+    """`loss.requires_grad = True` follows in the same function."""
+    scope = module.scope(statement)
+    return any(
+        node.attr in {"requires_grad", "requires_grad_"}
+        and is_name(node.value, name)
+        and module.scope(node) is scope
+        for node in module.all(ast.Attribute)
+    )
+
+
 def _whole_otherwise(module: Module, statement: ast.Assign | ast.AugAssign, cut: ast.expr) -> bool:
     """`if train: total += loss` and `else: total += loss.item()`: only the number is wanted here."""
     up = module.parent(statement)
@@ -349,18 +364,42 @@ def _cut_loss(module: Module, term: ast.expr) -> ast.expr | None:
 
 def _cut_inputs(module: Module, term: ast.expr) -> ast.expr | None:
     """A loss of predictions that were cut and of targets that are data: what was cut."""
-    if not isinstance(term, ast.Call) or id(term) not in _losses_of(module):
+    if not isinstance(term, ast.Call):
+        return None
+    if id(term) not in _losses_of(module) and not _CALLED_LOSS.search(last_name(term.func)):
         return None
     given = module.argument(term, 0, "input", "inputs")
     target = module.argument(term, 1, "target", "targets")
     if given is None or target is None or not _is_cut(module, given):
         return None
-    return given if _is_data(module, target) else None
+    return given if _is_data(module, target) or _says_data(module, target) else None
+
+
+# Losses by what they are called: a function of the project, an argument, an attribute.
+_CALLED_LOSS = re.compile(r"(?i)^criterion$|^loss_?(fn|func|fct|function)$|cross_entropy$")
+_CALLED_DATA = re.compile(
+    r"(?i)^(y|targets?|labels?|lbls?|gts?|y_true)$|_(targets?|labels?|lbls?)$"
+)
+
+
+def _says_data(module: Module, node: ast.expr) -> bool:
+    """Labels by what they are called, that no network of this function computed."""
+    match node:
+        case ast.Subscript(inner) | ast.Call(ast.Attribute(inner)):
+            return _says_data(module, inner)
+        case ast.Name(name) | ast.Attribute(attr=name):
+            return _CALLED_DATA.search(name) is not None and graph_of(module, node) is None
+    return False
+
+
+_PACKS = frozenset({"pack_padded_sequence", "pack_sequence"})
 
 
 def _is_cut(module: Module, node: ast.expr) -> bool:
     made = values_of(module).origin(node)
     match made:
+        case ast.Attribute(packed, "data") if last_name(values_of(module).origin(packed)) in _PACKS:
+            return False  # a field of what packs sequences, with its graph
         case ast.Attribute(attr="data") | ast.Call(ast.Attribute(attr="detach" | "argmax")):
             return True
         case ast.Call(ast.Attribute(inner, method)) if method in SHAPE_OPS:

@@ -155,9 +155,10 @@ for epoch in range(2):
                 sure = trace.live or (
                     _keeper(keep) in grows and _has_graph(trace, keep) and not _small(trace, keep)
                 )
+                until = " until the end of the epoch" if _begun_again(trace, keep) else ""
                 yield self.finding(
                     keep,
-                    f"A tensor {how} and never reaches a backward, so memory grows with every iteration. Keep its .detach() or .item() instead.",
+                    f"A tensor {how} and never reaches a backward, so memory grows with every iteration{until}. Keep its .detach() or .item() instead.",
                     severity=None if sure else Severity.INFO,
                 )
 
@@ -199,6 +200,11 @@ for epoch in range(2):
             "Keep the value without its graph",
             (Editor(module).replace(kept, f"{text}.detach()" if plain else f"({text}).detach()"),),
         )
+
+
+def _begun_again(trace: Trace, keep: Keep) -> bool:
+    """The same line fills a new container later: the list of the next epoch."""
+    return any(other.at == keep.at and other.born != keep.born for other in trace.of(Keep))
 
 
 def _has_graph(trace: Trace, keep: Keep) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.recording import OFF, never_entered, under_no_grad
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -26,7 +27,7 @@ class EvalWithGrad(Rule):
     severity = Severity.WARNING
     yields_to = ("FL401",)
     yields_within = "function"
-    what = "A model in eval mode is called while autograd records, and no backward uses the result."
+    what = "A model in eval mode is called while autograd records, and no backward uses the result, or `no_grad` is made and never entered."
     why = (
         "`model.eval()` changes dropout and BatchNorm; it does not stop autograd. Without `torch.no_grad()` every activation of the evaluation is "
         "kept for a backward that never comes: more memory for nothing, and out of memory at batch sizes that would fit."
@@ -38,7 +39,7 @@ class EvalWithGrad(Rule):
     references = (
         "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disable-grad-doc",
     )
-    tokens = (b"eval(",)
+    tokens = (b"eval(", b"no_grad", b"inference_mode")
 
     wrong = (
         """\
@@ -153,6 +154,28 @@ for _ in range(2):
         nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
     print(evaluate(model, loader, os.environ.get("KIND", "plain")))
+""",
+        # `and` of two context managers is the second one
+        """\
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(32, 4), torch.randn(32, 1))
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for epoch in range(2):
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    for x, y in loader:
+        with torch.no_grad() and torch.autocast("cpu", torch.bfloat16): output = model(x)  # FL402
+        print(nn.functional.mse_loss(output.float(), y).item())
 """,
     )
     right = (
@@ -274,6 +297,15 @@ for _ in range(2):
                         related=begins,
                     )
 
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for dropped in never_entered(module, OFF):
+            if not under_no_grad(module, dropped):
+                text = module.segment(dropped)
+                yield self.finding(
+                    module.location(dropped),
+                    f"`{text} and ...` evaluates to what comes after `and`, so only that is entered and autograd records all of this. Write `with {text}, ...`.",
+                )
+
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """A caller that holds no_grad where another one cannot be seen to."""
         for forward in trace.of(Forward):
@@ -338,7 +370,10 @@ def _trained(trace: Trace) -> set[str | None]:
 
 
 def _builds_for_nothing(forward: Forward) -> bool:
-    return forward.training is False and forward.grad is True and forward.used is False
+    """In eval mode, with a graph that nobody walks; where everything in the model is frozen there is none to build."""
+    if forward.training is not False or forward.frozen:
+        return False
+    return forward.grad is True and forward.used is False
 
 
 def _trains(tree: ast.AST) -> bool:

@@ -142,14 +142,18 @@ class Abstract(nn.Module):
                 yield self._report(module, first[0], message)
             elif _does_something(cls, init):
                 message = f"{cls.name}.__init__ never calls `super().__init__()`, so the module cannot be called, moved or trained. Call it first."
-                yield self._report(module, init, message)
+                # with nothing but `pass` in it the class is a sketch: whoever calls it finds out at once
+                sketch = isinstance(init.body[-1], ast.Pass)
+                yield self._report(module, init, message, Severity.INFO if sketch else None)
 
-    def _report(self, module: Module, node: ast.stmt, message: str) -> Finding:
+    def _report(
+        self, module: Module, node: ast.stmt, message: str, severity: Severity | None = None
+    ) -> Finding:
         at = module.location(node)
         if isinstance(node, ast.FunctionDef):
             header = module.source.lines[node.lineno - 1]
             at = type(at)(at.path, at.line, at.column, at.line, len(header) + 1, at.function)
-        return self.finding(at, message)
+        return self.finding(at, message, severity=severity)
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         statement = Editor(module).statement_at(finding.at.line)

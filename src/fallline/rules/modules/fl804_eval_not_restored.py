@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fallline.events import Forward, Mode, Step, Trace
 from fallline.finding import Finding, Severity
-from fallline.flow.interrupted import evaluations_left_on
+from fallline.flow.interrupted import evaluations_left_on, left_on_by_a_method
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -124,8 +124,55 @@ def main():
 
 main()
 """,
+        """\
+import torch
+from torch import nn
+
+# Fine-tuning with the whole model in eval mode from the start may be a choice: a note.
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+model.eval()  # FL804
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+for epoch in range(2):
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+""",
     )
     right = (
+        """\
+import torch
+from torch import nn
+
+
+# It is the part with the dropout that goes back into train mode.
+class Wrapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+    def forward(self, x):
+        return self.net(x)
+
+
+torch.manual_seed(0)
+model = Wrapped()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
+for epoch in range(3):
+    model.net.train()
+    for x in loader:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        print(sum(model(x).pow(2).mean().item() for x in loader))
+""",
         """\
 import torch
 from torch import nn
@@ -181,23 +228,6 @@ for epoch in range(2):
         """\
 import torch
 from torch import nn
-
-# Fine-tuning with the whole model in eval mode from the start is a choice.
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
-model.eval()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8)
-for epoch in range(2):
-    for x in loader:
-        optimizer.zero_grad()
-        loss = model(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-""",
-        """\
-import torch
-from torch import nn
 from models import build
 
 # The discriminator rests in eval mode while the segmenter, whose making is not seen, learns from it.
@@ -235,7 +265,7 @@ for epoch in range(2):
         ] = {}  # model → the eval() under which a forward reached a backward
         for event in trace.of(Mode, Forward, Step):
             match event:
-                case Mode(model=str(model), mode="eval"):
+                case Mode(model=str(model), mode="eval") if not event.chosen:
                     evaluating.setdefault(model, event)
                     evaluated.discard(
                         model
@@ -256,6 +286,30 @@ for epoch in range(2):
                 case Step():
                     for model in [m for m in suspects if _steps(trace, event, m)]:
                         yield self._not_restored(trace, suspects.pop(model), model, event)
+        yield from self._from_the_start(trace)
+
+    def _from_the_start(self, trace: Trace) -> Iterator[Finding]:
+        """One eval() before the loop and never train(): a choice for loaded weights, a slip for new ones, so it is worth a line."""
+        modes = [mode for mode in trace.of(Mode) if mode.model is not None]
+        never = {mode.model for mode in modes} - {m.model for m in modes if m.mode != "eval"}
+        for mode in modes:
+            model = trace.model(mode.model) if mode.model in never else None
+            if model is None or not model.has_mode:
+                continue
+            passes = [e for e in trace.after(mode).of(Forward) if e.model == mode.model]
+            trains = any(e.used and e.grad is not False and e.training is not True for e in passes)
+            before = any(e.model == mode.model for e in trace.before(mode).of(Forward))
+            if trains and not before and all(e.grad is not False for e in passes):
+                steps = (s for s in trace.after(mode).of(Step) if _steps(trace, s, str(mode.model)))
+                if (step := next(steps, None)) is not None:
+                    never.discard(mode.model)
+                    yield self.finding(
+                        mode,
+                        "The model is trained in eval mode from the start: dropout is off, and BatchNorm keeps the statistics it has. "
+                        "If you did not mean that, call train() before the loop.",
+                        severity=Severity.INFO,
+                        related={"step": step.at},
+                    )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         """An evaluation every so many steps: too late for the steps that are read."""
@@ -268,6 +322,15 @@ for epoch in range(2):
                 "before it begins, so dropout is off and BatchNorm is frozen from here on. Call train() after the evaluation.",
                 severity=Severity.WARNING,
                 related={"call": module.location(call)},
+            )
+
+        for rests, part in left_on_by_a_method(module):
+            yield self.finding(
+                module.location(rests),
+                f"eval() stays in effect after this method: the class trains `self.{part}` and sets train mode only when it is set up, so after the first evaluation "
+                "dropout is off and BatchNorm is frozen. Call train() at the end of this method.",
+                severity=Severity.INFO,
+                presuming="it is called between training steps, and the caller does not set the mode",
             )
 
     def _not_restored(self, trace: Trace, mode: Mode, name: str, step: Step) -> Finding:

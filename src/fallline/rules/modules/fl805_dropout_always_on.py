@@ -264,8 +264,10 @@ def _attention_rate(module: Module, call: ast.Call) -> ast.expr | None:
     """The rate that an attention function is given in every mode: `dropout_p=self.dropout`, or a number above 0."""
     name = last_name(call)
     fused = name == "scaled_dot_product_attention" or name.startswith("flash_attn")
+    if not fused and not of_self(call.func):
+        return None
     cls = module.class_(call)
-    if not fused and not (of_self(call.func) and _kept_function(cls, name)):
+    if not fused and not _kept_function(cls, name):
         return None
     rate = module.argument(call, 4 if name == "scaled_dot_product_attention" else None, "dropout_p")
     match rate:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.calls import of_self, returned
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 from fallline.syntax.nodes import methods_of, walk
@@ -102,6 +103,20 @@ class Bias(nn.Module):
 """,
     )
     right = (
+        """\
+import torch
+from torch import nn
+
+
+# What is on the device already is given back by .to() as it is: still a Parameter.
+class Graph(nn.Module):
+    def __init__(self, nodes, start, device):
+        super().__init__()
+        self.source = nn.Parameter(torch.randn(nodes, 10).to(device)).to(device)
+        left, values, _ = torch.svd(start)
+        first = left * values**0.5
+        self.target = nn.Parameter(first, requires_grad=True).to(device)
+""",
         """\
 import torch
 from torch import nn
@@ -254,9 +269,23 @@ def _unregistered(module: Module, value: ast.expr) -> str | None:
         case ast.Call(ast.Attribute(ast.Call() as inner, move)) if move in _MOVES:
             # .float() gives a float32 Parameter back as it is
             if _is_parameter(module, inner) and move != "float":
+                if _there_already(module, inner, value):
+                    return None
                 return f"the result of .{move}() on a Parameter, which is a plain tensor"
             return _unregistered(module, inner)
     return None
+
+
+def _there_already(module: Module, parameter: ast.Call, moved: ast.Call) -> bool:
+    """`nn.Parameter(x.to(device)).to(device)`: what is there already is given back as it is. So is what comes from elsewhere and may be."""
+    match parameter.args:
+        case [ast.Call(ast.Attribute(_, "to" | "cuda" | "cpu" as inner), given), *_]:
+            same = [module.segment(a) for a in given] == [module.segment(a) for a in moved.args]
+            return same and isinstance(moved.func, ast.Attribute) and moved.func.attr == inner
+        case [(ast.Name() | ast.Attribute() | ast.Subscript()) as value, *_]:
+            made = values_of(module).origin(value)
+            return not isinstance(made, ast.expr) or not _is_fresh(module, made)
+    return False
 
 
 def _is_parameter(module: Module, node: ast.expr) -> bool:

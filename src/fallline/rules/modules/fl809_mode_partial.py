@@ -55,7 +55,9 @@ towards the validation data. A target network in train mode gives noisy targets.
     references = (
         "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval",
     )
-    tokens = (b"eval", b"valid", b"test", b"target", b"compute_", b"load_state_dict")
+    tokens = (
+        b"eval", b"valid", b"test", b"target", b"compute_", b"load", b"pretrained", b"weights", b"pytorch_fid",
+    )  # fmt: skip
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         """Evaluations of a model that is trained in the same execution, in train mode."""
@@ -82,7 +84,14 @@ towards the validation data. A target network in train mode gives noisy targets.
                             loop if loop is not None and inside else event,
                             "The model is evaluated in train mode: dropout is on, and BatchNorm uses and updates its statistics on this data. "
                             "Call eval() before the evaluation and train() after it",
+                            severity=self._gravity(trace, name),
                         )
+
+    def _gravity(self, trace: Trace, name: str) -> Severity | None:
+        """BatchNorm's statistics move with what is evaluated; dropout only makes the result noisy, which matters here and there."""
+        model = trace.model(name)
+        moves = trace.live or (model is not None and model.batchnorm)
+        return None if moves else Severity.WARNING
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """A caller that sets eval mode where another one cannot be seen to."""
@@ -114,7 +123,7 @@ towards the validation data. A target network in train mode gives noisy targets.
         for loop, sure in never_in_eval_mode(module):
             yield self.finding(
                 module.location(loop),
-                "This evaluation runs in train mode: the file calls train() and never eval()."
+                "This evaluation runs in train mode: nothing in this file puts the model into eval mode."
                 " With dropout or BatchNorm in the model the result depends on chance and on the batch. Call eval() before the evaluation and train() after it",
                 severity=Severity.WARNING if sure else Severity.INFO,
             )

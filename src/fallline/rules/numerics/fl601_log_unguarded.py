@@ -12,6 +12,7 @@ from fallline.flow.calls import last_name, operations, receiver
 from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import in_loss, unguarded
 from fallline.flow.makers import Made, made_by
+from fallline.flow.places import in_training
 from fallline.flow.softmax import log_of
 from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
@@ -270,7 +271,9 @@ PairLoss()(torch.rand(4, requires_grad=True), torch.rand(4)).backward()
             yield self.finding(
                 module.location(call),
                 _message(of, found),
-                severity=None if sure and not nobody_uses(module, call) else Severity.INFO,
+                severity=None
+                if sure and in_loss(module, call) and not nobody_uses(module, call)
+                else Severity.INFO,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -294,7 +297,7 @@ def _logs(module: Module) -> Iterator[tuple[ast.Call, ast.expr, Range]]:
         found = unguarded(module, call, of, _reaches_zero)
         if of is None or found is None:
             continue
-        if in_loss(module, call) and not takes_no_gradient(module, of):
+        if in_training(module, call) and not takes_no_gradient(module, of):
             yield call, of, found
 
 

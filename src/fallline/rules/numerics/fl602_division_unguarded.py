@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.algebra import DEAD_BRANCH, Range
-from fallline.flow.calls import last_name, operand, operations, receiver
-from fallline.flow.losses import LOSS_TOKENS, guarded, in_loss, unguarded
+from fallline.flow.calls import last_name, operand, operations, receiver, same
+from fallline.flow.losses import guarded, in_loss, unguarded
+from fallline.flow.places import in_training
 from fallline.flow.ranges import range_of
 from fallline.flow.selections import means_of_selected
 from fallline.flow.unused import nobody_uses
@@ -49,7 +50,7 @@ Keep the denominator away from zero.
 - under a condition: choose the denominator first, `x / torch.where(n > 0, n, 1)`"""
     fix_safety = "Safe for counts: one of at least 1 is unchanged. Weights that sum to less than 1 are not a count: do not apply it there."
     facts = ("reciprocal-plus-epsilon", "relative-error-loss", "empty-masks")
-    tokens = LOSS_TOKENS
+    tokens = (b"torch",)
     wrong = (
         """\
 import torch
@@ -262,12 +263,12 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for division, below, found in _reported(module):
+            a_loss = in_loss(module, division)
+            sure = a_loss and _likely(below, found) and not nobody_uses(module, division)
             yield self.finding(
                 module.location(division),
-                _message(below, found),
-                severity=None
-                if _likely(below, found) and not nobody_uses(module, division)
-                else Severity.INFO,
+                _message(below, found, "The loss" if a_loss else "What is computed here"),
+                severity=None if sure else Severity.INFO,
             )
 
         for mean, mask in means_of_selected(module):
@@ -298,9 +299,11 @@ def _reported(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range]]:
         found = unguarded(module, division, below, _reaches_zero) or _by_other_evidence(
             module, division, below
         )
-        if found is None or _unsaid(below, found) or not in_loss(module, division):
+        if found is None or _unsaid(below, found) or not in_training(module, division):
             continue
-        if not (_standardises_data(module, division, found) or _counts_the_largest(module, below)):
+        if _standardises_data(module, division, found) or _counts_the_largest(module, below):
+            continue
+        if not _counts_a_diagonal(module, below):
             yield division, below, found
 
 
@@ -320,6 +323,16 @@ def _counts_the_largest(module: Module, below: ast.expr) -> bool:
     return False
 
 
+def _counts_a_diagonal(module: Module, below: ast.expr) -> bool:
+    """A mask that begins as `torch.eye(n)`: each row has its entry, also after `mask.repeat(1, 2)`."""
+    counted = receiver(module, below) if isinstance(below, ast.Call) else None
+    if not isinstance(counted, ast.Name):
+        return False
+    bound = (module.parent(b) for b in module.bindings(counted.id, module.scope(counted)))
+    made = (a.value for a in bound if isinstance(a, ast.Assign))
+    return any(last_name(c) == "eye" for value in made for c in below_of(value, ast.Call))
+
+
 _LARGEST = frozenset({"max", "min", "amax", "amin", "argmax", "argmin"})
 
 
@@ -332,8 +345,8 @@ def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> R
         and _bounded(module, below)
     ):
         return Range(0.0, math.inf, f"`{below.id}`, which is bounded elsewhere in this function")
-    if _is_norm(module, below) and not guarded(module, below):
-        return Range(0.0, math.inf, "norm")
+    if _own_sum(module, division, below) and not guarded(module, below):
+        return Range(0.0, math.inf, "sum")
     up = module.parent(division)
     made = values_of(module).origin(below)
     padded = isinstance(made, ast.BinOp) and isinstance(made.op, ast.Add)  # h + eps
@@ -344,12 +357,16 @@ def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> R
     return None
 
 
-def _is_norm(module: Module, below: ast.expr) -> bool:
-    """The length of a vector, which is 0 for a vector of zeros: `x / x.norm(dim=-1, keepdim=True)`."""
+def _own_sum(module: Module, division: ast.expr, below: ast.expr) -> bool:
+    """`power / power.sum()`: shares of squares or of what relu lets through, which are all 0 for silence."""
     made = values_of(module).origin(below)
-    if not isinstance(made, ast.Call) or last_name(made) not in {"norm", "vector_norm"}:
+    if not isinstance(made, ast.Call) or last_name(made) != "sum":
         return False
-    return (module.resolve(made.func) or "torch.").startswith("torch.")
+    of = receiver(module, made)
+    if not isinstance(division, ast.BinOp) or of is None or not same(of, division.left):
+        return False
+    found = range_of(module, of)
+    return found is not None and found.source in {"square", "abs", "relu"}
 
 
 def _is_setting(module: Module, name: ast.Name) -> bool:
@@ -431,14 +448,14 @@ def _likely(below: ast.expr, found: Range) -> bool:
     return found.source.startswith("the mask") and _PREDICTED.search(found.source) is not None
 
 
-def _message(below: ast.expr, found: Range) -> str:
+def _message(below: ast.expr, found: Range, what: str) -> str:
     if found is DEAD_BRANCH:
         return (
             "This division is inside torch.where: the branch that is not taken still sends back 0 times infinity, so the gradient is NaN. "
             "Choose the denominator first: `x / torch.where(n > 0, n, 1)`"
         )
     if found.source.startswith("the mask"):
-        return f"The loss is divided by a count that is 0 when nothing is selected ({found.said}), which makes it NaN. Count at least 1: `.sum().clamp(min=1)`"
+        return f"{what} is divided by a count that is 0 when nothing is selected ({found.said}), which makes it NaN. Count at least 1: `.sum().clamp(min=1)`"
     if found.low < 0 and isinstance(below, ast.BinOp):
-        return f"The loss is divided by a value that can be 0 ({found.said}), and it can be negative too, so an epsilon only moves the zero. Divide by a bound instead: `y.abs().clamp(min=1e-3)`"
-    return f"The loss is divided by a value that can be 0 ({found.said}), which makes it infinite or NaN. Keep it away from zero: `y.clamp(min=1e-8)`"
+        return f"{what} is divided by a value that can be 0 ({found.said}), and it can be negative too, so an epsilon only moves the zero. Divide by a bound instead: `y.abs().clamp(min=1e-3)`"
+    return f"{what} is divided by a value that can be 0 ({found.said}), which makes it infinite or NaN. Keep it away from zero: `y.clamp(min=1e-8)`"

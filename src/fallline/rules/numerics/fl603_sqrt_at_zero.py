@@ -17,8 +17,9 @@ from fallline.flow.calls import (
     squared_base,
 )
 from fallline.flow.gradients import begins_random, detached_later, takes_no_gradient
-from fallline.flow.losses import differentiated, in_loss, unguarded
+from fallline.flow.losses import in_loss, unguarded
 from fallline.flow.modules import learns
+from fallline.flow.places import in_training
 from fallline.flow.ranges import range_of
 from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
@@ -341,7 +342,7 @@ def _reported(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range]]:
     """The roots that are reported, what they are taken of, and its range."""
     for root, of in _roots(module):
         found = unguarded(module, root, of, _reaches_zero)
-        if found is None or _only_targets(of) or not _has_gradient(module, root):
+        if found is None or _only_targets(of) or not in_training(module, root):
             continue
         if not takes_no_gradient(module, of):
             yield root, of, found
@@ -361,16 +362,6 @@ def _roots(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
         half = module.number(operand(module, call, "exponent")) in _HALVES
         if of is not None and (half or last_name(call) != "pow"):
             yield call, of
-
-
-def _has_gradient(module: Module, node: ast.expr) -> bool:
-    """In a loss, or in the forward pass of a module."""
-    if in_loss(module, node):
-        return True
-    function, cls = module.function(node), module.class_(node)
-    if function is None or function.name != "forward" or cls is None:
-        return False
-    return module.is_module_class(cls) and differentiated(module, node)
 
 
 def _seen_to_learn(module: Module, node: ast.expr) -> bool:

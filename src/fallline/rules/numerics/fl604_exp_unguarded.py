@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Severity
 from fallline.flow.algebra import Range
 from fallline.flow.calls import operations, receiver
-from fallline.flow.losses import guarded, in_loss
+from fallline.flow.losses import guarded
+from fallline.flow.places import in_training
 from fallline.flow.ranges import range_of
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -137,7 +138,12 @@ contrastive_loss(x, x).backward()
         for call in operations(module, "exp", "expm1", "exp2"):
             of = receiver(module, call)
             found = range_of(module, of)
-            if of is None or found is None or not _overflows(found) or not in_loss(module, call):
+            if (
+                of is None
+                or found is None
+                or not _overflows(found)
+                or not in_training(module, call)
+            ):
                 continue
             if not guarded(module, of) and not _LOG_SCALE.search(module.segment(of)):
                 yield self.finding(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name, operations, receiver, same
+from fallline.flow.calls import last_name, names_in, operations, receiver, same
 from fallline.flow.losses import differentiated
 from fallline.flow.values import values_of
 from fallline.rule import Rule
@@ -191,7 +191,10 @@ except ImportError:
                 module.location(at),
                 f"{how}, so the run looks healthy while the model is broken or learns nothing. "
                 f"Log the {what} and skip the update: `if not torch.isfinite(...)`",
-                severity=Severity.INFO if _where_nothing_is_selected(module, at) else None,
+                # in a term, or where the loss is written, somebody has met it: which rows, which mask
+                severity=None
+                if what == "gradient" or _is_trained_on(module, at)
+                else Severity.INFO,
             )
         for handler in _swallowing(module):
             yield self.finding(
@@ -270,6 +273,25 @@ def _hidden_by_nan_to_num(module: Module, call: ast.Call) -> str | None:
         case ast.Lambda() as hook if _is_hook(module, hook):
             return "gradient"
     return what
+
+
+def _is_trained_on(module: Module, at: ast.AST) -> bool:
+    """What is replaced here is the very loss that backward starts from, and not because a mask selects nothing."""
+    if _where_nothing_is_selected(module, at):
+        return False
+    statement = module.statement(at)
+    match statement:
+        case ast.Assign([ast.Name(name) | ast.Subscript(ast.Name(name))]):
+            pass
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(name)))):
+            pass
+        case _:
+            return False
+    for call in module.method_calls("backward"):
+        if module.scope(call) is module.scope(statement) and isinstance(call.func, ast.Attribute):
+            if name in names_in(call.func.value, *call.args):
+                return True
+    return False
 
 
 def _where_nothing_is_selected(module: Module, node: ast.AST) -> bool:

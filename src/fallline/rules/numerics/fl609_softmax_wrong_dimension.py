@@ -135,7 +135,7 @@ print(torch.softmax(state, dim=0).argmax())
         for call in over_the_samples(module):
             yield self.finding(
                 module.location(call),
-                "This softmax runs over dimension 0 of what a linear layer gives. If the model gets batches, that is the batch: samples compete with "
+                "This softmax runs over dimension 0 of logits. If they are those of a batch, samples compete with "
                 "each other instead of the classes of each. Use `dim=-1`",
                 severity=Severity.INFO,
             )

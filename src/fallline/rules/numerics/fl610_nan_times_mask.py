@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name, names_in
+from fallline.flow.calls import last_name, names_in, receiver
+from fallline.flow.hints import GUARD
 from fallline.flow.masks import infinity_in
 from fallline.flow.values import values_of
 from fallline.rule import Rule
@@ -42,7 +43,7 @@ class NanTimesMask(Rule):
         "`-1e4` instead of `-inf`."
     )
     references = ("https://docs.pytorch.org/docs/stable/generated/torch.where.html",)
-    tokens = (b"inf", b"masked_")
+    tokens = (b"inf", b"masked_", b"log(", b"log1p(", b"sqrt(")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for node, left, right in _products(module):
@@ -59,7 +60,16 @@ class NanTimesMask(Rule):
                 )
                 break
             else:
-                if _is_masked_helper(module, node, left, right):
+                if (
+                    bad := _outside(module, left, right) or _outside(module, right, left)
+                ) is not None:
+                    yield self.finding(
+                        module.location(node),
+                        f"`{module.segment(bad)[:60]}` is infinite or NaN where this mask is 0, and 0 × NaN is NaN, not 0. "
+                        "Choose the input first: `torch.where(mask, x, 1.0)`, then compute and mask",
+                        severity=Severity.WARNING,
+                    )
+                elif _is_masked_helper(module, node, left, right):
                     yield self.finding(
                         module.location(node),
                         "A NaN or an infinity outside the mask makes this sum NaN, because 0 × NaN is NaN. Choose with torch.where(mask, values, 0.0)",
@@ -128,6 +138,34 @@ def _products(module: Module) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
         match call.func, call.args:
             case ast.Attribute(left), [right] if module.resolve(call.func) is None:
                 yield call, left, right
+
+
+def _outside(module: Module, mask: ast.expr, value: ast.expr) -> ast.Call | None:
+    """A logarithm or a root in what is multiplied by a test of the very value that it is taken of: `(x > 0) * x.log()`."""
+    tested = _tested(module, mask)
+    for call in below(value, ast.Call) if tested else ():
+        of = receiver(module, call) if last_name(call) in _PARTIAL else None
+        if of is not None and not GUARD.search(module.segment(of)):
+            if {n for n in names_in(of) if n not in module.imports} & tested:
+                return call
+    return None
+
+
+_PARTIAL = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "acos", "asin"})
+
+
+def _tested(module: Module, mask: ast.expr, depth: int = 0) -> set[str]:
+    """The names whose size a mask asks for, through `.float()`, `1 - mask` and names."""
+    match values_of(module).origin(mask):
+        case ast.Compare(left, [ast.Lt() | ast.Gt() | ast.LtE() | ast.GtE()], [bound]):
+            return names_in(left) if module.number(bound) == 0 else set()
+        case ast.BinOp(left, ast.Sub(), right) if module.number(left) == 1 and depth < 4:
+            return _tested(module, right, depth + 1)
+        case ast.Call(ast.Attribute(inner, "float" | "to" | "type" | "type_as" | "double")) if (
+            depth < 4
+        ):
+            return _tested(module, inner, depth + 1)
+    return set()
 
 
 def _leaves_out(module: Module, node: ast.expr) -> bool:

@@ -45,6 +45,7 @@ Softmax over a row that is `-inf` everywhere is NaN, and its gradient reaches ev
         yield from self._added_twice(module)
         yield from self._before_ctc(module)
         yield from self._outer(module)
+        yield from self._beyond_half(module)
 
     def _times_infinity(self, module: Module) -> Iterator[Finding]:
         for node in module.all(ast.BinOp):
@@ -93,6 +94,18 @@ Softmax over a row that is `-inf` everywhere is NaN, and its gradient reaches ev
                     module.location(call),
                     "This mask is the product of a padding mask with itself, so every row of a padding token is -inf everywhere and softmax makes it NaN. "
                     "Mask only the keys, or fill with a large finite number",
+                )
+
+    def _beyond_half(self, module: Module) -> Iterator[Finding]:
+        """`scores.masked_fill(mask, -1e9)`: more than float16 has, and torch refuses it there."""
+        for call in module.method_calls(*_FILLS):
+            number = module.number(operand(module, call, "value", place=1))
+            if number is not None and -1e38 < number < _LOWEST_HALF and _softmaxed(module, call):
+                yield self.finding(
+                    module.location(call),
+                    f"{number:g} is below the smallest float16 number, -65504: with float16 scores (autocast) this raises an error. "
+                    "Use `torch.finfo(scores.dtype).min`",
+                    severity=Severity.INFO,
                 )
 
     wrong = (
@@ -152,6 +165,9 @@ bias = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).bool().triu(1), torch.finf
 print(torch.softmax(scores + bias, dim=-1), [float("inf")] * 3, 2 * float("inf"))
 """,
     )
+
+
+_LOWEST_HALF = -65504.0
 
 
 def _is_mask(module: Module, node: ast.expr) -> bool:
@@ -220,7 +236,30 @@ def _is_outer(module: Module, mask: ast.expr) -> bool:
             ast.Call(ast.Attribute(ast.Name(second), "unsqueeze"), [e]),
         ):
             return first == second and module.number(d) != module.number(e)
+        case ast.BinOp(left, ast.BitAnd() | ast.Mult(), right):
+            return _spread(module, left) is not None and _are_crossed(module, left, right)
     return False
+
+
+def _are_crossed(module: Module, left: ast.expr, right: ast.expr) -> bool:
+    """A mask of the rows and one of the columns: a row that is masked has no column left."""
+    rows, columns = _spread(module, left), _spread(module, right)
+    return rows is not None and columns is not None and rows != columns
+
+
+def _spread(module: Module, node: ast.expr) -> str | None:
+    """How a padding mask is spread over a matrix: `mask[:, :, None]`, `rearrange(mask, "b i -> b () i ()")`."""
+    match values_of(module).origin(node):
+        case ast.Subscript(ast.Name(name), ast.Tuple(places)) if _MASK.search(name):
+            spread = ["None" if module.constant(p) is None else ":" for p in places]
+            whole = all(isinstance(p, ast.Slice | ast.Constant) for p in places)
+            return ",".join(spread) if whole and "None" in spread else None
+        case ast.Call(args=[ast.Name(name), ast.Constant(str(pattern))]) as call if last_name(
+            call
+        ) == "rearrange" and _MASK.search(name):
+            after = pattern.partition("->")[2].replace("()", "1").split()
+            return ",".join("None" if p == "1" else ":" for p in after) if "1" in after else None
+    return None
 
 
 def _softmaxed(module: Module, call: ast.Call) -> bool:

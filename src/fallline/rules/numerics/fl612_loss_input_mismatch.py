@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
 from fallline.flow.losses import differentiated, in_loss, loss_calls
-from fallline.flow.makers import made_by
+from fallline.flow.makers import Made, made_by
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -17,11 +17,12 @@ _LOGITS = ("cross_entropy", "CrossEntropyLoss")
 _LAYERS = frozenset({"linear", "conv1d", "conv2d", "conv3d"})
 _SQUASHED = frozenset({"softmax", "sigmoid", "softmin", "hardsigmoid"})
 _LOGS = frozenset({"log_softmax", "logsigmoid"})
+_CUT = frozenset({"relu", "relu6"})
 # What a loss expects, what it may not be given, and how to give it what it wants.
 _MISMATCHES = (
     (_LOG_PROBABILITIES, "log-probabilities", _LAYERS | _SQUASHED, "Apply log_softmax first"),
     (_PROBABILITIES, "probabilities", _LAYERS | _LOGS, "Use binary_cross_entropy_with_logits"),
-    (_LOGITS, "logits", frozenset({"relu", "relu6"}), "Leave out the activation"),
+    (_LOGITS, "logits", _CUT, "Leave out the activation"),
 )
 
 
@@ -106,6 +107,27 @@ def distil(student, teacher):
 
 distil(torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)).backward()
 """,
+        """\
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(8, 16)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x):
+        x = F.relu(self.body(x))
+        x = F.relu(self.head(x))
+        return F.log_softmax(x, dim=1)  # FL612
+
+
+model = Net()
+F.nll_loss(model(torch.randn(16, 8)), torch.randint(0, 5, (16,))).backward()
+""",
     )
     right = (
         """\
@@ -141,7 +163,14 @@ distil(torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)).backward()
             for call, loss in loss_calls(module, *losses):
                 given = module.argument(call, 0, "input", "inputs")
                 made = made_by(module, given) if given is not None else None
-                if (
+                if made is not None and made.op == "log_softmax" and _is_cut(made):
+                    yield self.finding(
+                        made.module.location(made.call),
+                        "A ReLU comes before log_softmax, so every negative logit is 0 and has no gradient: a class that has gone negative cannot come back. "
+                        "Leave out the activation of the last layer",
+                        severity=Severity.WARNING,
+                    )
+                elif (
                     made is not None
                     and made.op in mismatched
                     and not _picks(module, call)
@@ -155,6 +184,12 @@ distil(torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)).backward()
                         loss=loss,
                         given=made.op,
                     )
+
+
+def _is_cut(made: Made) -> bool:
+    """The logits under a log_softmax went through a ReLU."""
+    logits = made_by(made.module, made.of) if made.of is not None else None
+    return logits is not None and logits.op in _CUT
 
 
 def _picks(module: Module, call: ast.Call) -> bool:

@@ -72,7 +72,9 @@ for update in range(120):
     settle = (
         10  # updates in which a spike returns; a new phase of the training is learned more slowly
     )
-    thrown = 20.0  # times the recent level, where the learning rate had just been raised
+    thrown = 20.0  # times the recent level, where the learning rate had just been raised or the run fell behind its start
+    untrained = 5.0  # times the first losses: few new phases of a training are so much worse than an untrained model,
+    rising = 2.0  # and none goes on to rise by this factor: a new phase is learned from its first update on
     beyond_start = 2.0  # at the end of the run: above the first loss by this factor
 
     def check_series(self, run: Any) -> Iterator[Finding]:
@@ -113,8 +115,8 @@ for update in range(120):
                 level = median(past)
                 driven = not raised.isdisjoint((index - 1, index))
                 if self._far(loss, level, past, start) and (
-                    self._returns(losses, position, level, loss)
-                    or (driven and self._returns_late(losses, position, level))
+                    self._returns(losses, position, level, start)
+                    or self._returns_late(losses, position, level, start, driven)
                 ):
                     found.append((index, loss, level))
                     calm_from = position + 2 * self.settle
@@ -132,14 +134,22 @@ for update in range(120):
             and jump >= self.progress_lost * gained
         )
 
-    def _returns_late(self, losses: list[tuple[int, float]], position: int, level: float) -> bool:
-        """After an update with a much larger learning rate: no new phase makes a loss so high, and the way back may be long."""
-        loss = losses[position][1]
-        after = [value for _, value in losses[position + 1 :]][: self.window]
+    def _returns_late(
+        self,
+        losses: list[tuple[int, float]],
+        position: int,
+        level: float,
+        start: float,
+        driven: bool,
+    ) -> bool:
+        """Thrown far away, by a raised learning rate or as no new phase of a training does it: the way back may be long."""
+        after = [value for _, value in losses[position : position + 1 + self.window]]
+        peak = max(after[: self.settle])
         return (
-            len(after) >= self.settle
-            and loss >= self.thrown * abs(level)
-            and median(after[-self.settle :]) <= level + 0.1 * (loss - level)
+            len(after) > self.settle
+            and peak >= self.thrown * abs(level)
+            and (driven or peak >= max(self.untrained * start, self.rising * after[0]))
+            and median(after[-self.settle :]) <= level + 0.1 * (peak - level)
         )
 
     def _returns(

@@ -10,6 +10,7 @@ from fallline.syntax import Module
 
 __all__ = ["causal_calls", "plain", "same", "slice_of"]
 
+_CAUSAL = ("ForCausalLM", "LMHeadModel")
 _RESHAPES = frozenset({"view", "reshape", "flatten", "contiguous", "float", "long", "clone", "to"})
 _WRAPS = frozenset(
     {"get_peft_model", "from_pretrained", "from_config", "to", "cuda", "half", "train", "compile"}
@@ -18,6 +19,8 @@ _WRAPS = frozenset(
 
 def causal_calls(module: Module) -> Iterator[ast.Call]:
     """Calls of a model that was made as `...ForCausalLM` or `...LMHeadModel` in this file."""
+    if not any(name in module.source.text for name in _CAUSAL):
+        return
     for call in module.all(ast.Call):
         if isinstance(call.func, ast.Name) and is_causal(module, call.func):
             yield call
@@ -30,7 +33,7 @@ def is_causal(module: Module, node: ast.expr, depth: int = 4) -> bool:
         return False
     name = module.resolve(made.func) or module.segment(made.func)
     parts = name.split(".")
-    if any(p.endswith(("ForCausalLM", "LMHeadModel")) for p in parts):
+    if any(p.endswith(_CAUSAL) for p in parts):
         return True
     if parts[-1] not in _WRAPS:
         return False

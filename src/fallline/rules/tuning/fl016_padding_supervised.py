@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
 from fallline.flow.losses import differentiated, loss_calls
+from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 # Whatever keeps padding out of the loss is called so, or is a number that the loss ignores.
 _MASKS = re.compile(r"mask|ignore_index|-100|group_texts|reduction")
+_IGNORES = re.compile(r"ignore_index\s*=[^,)\n]*pad", re.IGNORECASE)
 _SHIFTED = re.compile(r"\[[^\]\n]*,\s*(1|\w+ ?\+ ?1):\s*\]")
 
 
@@ -153,8 +156,16 @@ for inputs, targets, mask in torch.utils.data.DataLoader(data, batch_size=8):
             if not call.args and not call.keywords and _masked_product(module, call):
                 yield self.finding(
                     module.location(call),
-                    "The masked losses are averaged over all positions, those that the mask removes too, so the gradient shrinks with the padding. "
+                    "The masked losses are averaged over all positions, also those that the mask removes, so the gradient shrinks with the padding. "
                     "Divide their sum by `mask.sum()`",
+                )
+        for call in module.method_calls("mean"):
+            if not call.args and not call.keywords and _of_ignored(module, call):
+                yield self.finding(
+                    module.location(call),
+                    "The losses of ignored labels are 0 here, and this mean counts them too, so the gradient shrinks with their share. "
+                    "Divide the sum by the number of labels that count",
+                    severity=Severity.WARNING,
                 )
 
     def says(self, entry: dict[str, Any]) -> str:
@@ -171,7 +182,8 @@ for inputs, targets, mask in torch.utils.data.DataLoader(data, batch_size=8):
 
 def _copied_labels(module: Module) -> Iterator[ast.Assign]:
     """`batch["labels"] = batch["input_ids"].clone()` of a batch that was padded, in a file that never writes -100."""
-    if "-100" in module.source.text or "DataCollatorForLanguageModeling" in module.source.text:
+    text = module.source.text
+    if "-100" in text or "DataCollatorForLanguageModeling" in text or _IGNORES.search(text):
         return
     for node in module.all(ast.Assign):
         match node:
@@ -232,6 +244,30 @@ def _masked_product(module: Module, call: ast.Call) -> bool:
             sides = [(left, right), (right, left)]
             return any(_named_mask(mask) and _unreduced(module, losses) for losses, mask in sides)
     return False
+
+
+def _of_ignored(module: Module, call: ast.Call) -> bool:
+    """`F.cross_entropy(x, y, ignore_index=-1, reduction="none").mean()`, also of pieces that are put together again."""
+    of = call.func.value if isinstance(call.func, ast.Attribute) else None
+    made = values_of(module).origin(of) if of is not None else None
+    if isinstance(made, ast.Call) and last_name(made) in {"cat", "concat", "stack"} and made.args:
+        made = values_of(module).origin(made.args[0])
+        if isinstance(made, ast.ListComp):
+            made = made.elt
+    while isinstance(made, ast.Call) and last_name(made) in {"view", "reshape", "view_as"}:
+        inner = made.func.value if isinstance(made.func, ast.Attribute) else None
+        made = values_of(module).origin(inner) if inner is not None else None
+    if not isinstance(made, ast.Call) or last_name(made) not in {"cross_entropy", "nll_loss"}:
+        return False
+    ignored = module.argument(made, None, "ignore_index")
+    reduction = module.argument(made, None, "reduction")
+    whole = reduction is None or module.constant(reduction) != "none"
+    return ignored is not None and not whole and not _is_only_measured(module, call)
+
+
+def _is_only_measured(module: Module, call: ast.Call) -> bool:
+    """Under no_grad, or in an evaluation: nothing learns from it."""
+    return not differentiated(module, call)
 
 
 def _named_mask(node: ast.expr) -> bool:

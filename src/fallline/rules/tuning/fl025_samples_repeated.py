@@ -28,9 +28,7 @@ class SamplesRepeated(Observed):
     code = "FL025"
     name = "samples-repeated"
     severity = Severity.ERROR
-    what = (
-        "An IterableDataset is read by several workers and does not divide its samples among them."
-    )
+    what = "Several workers of a loader yield the same samples: an IterableDataset does not divide them, or all workers draw the same random numbers."
     why = (
         "Each worker has its own copy of the dataset and iterates over all of it. With 2 workers an epoch holds every sample 2 times: it takes twice "
         "as long, counts of samples and epochs are wrong, and an evaluation averages over repeats."
@@ -66,6 +64,11 @@ class SamplesRepeated(Observed):
             )
 
     def says(self, entry: dict[str, Any]) -> str:
+        if entry.get("drawn"):
+            return (
+                f"The first batches of {entry['workers']} loader workers are the same although their indices differ: every worker draws the same random numbers. "
+                "Seed each worker differently, for example with `np.random.seed(torch.initial_seed() % 2**32)` in worker_init_fn"
+            )
         return (
             f"The first batches of {entry['workers']} loader workers are the same: each worker iterates over the whole dataset, so every sample is seen once per worker. "
             "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()"

@@ -17,7 +17,7 @@ MAX_NORM = 0.1
 
 @experiment(
     "FL308",
-    claim="torch's clip_grad_norm_ on FSDP1 shards sees another norm on each rank and leaves a gradient that is too long; the model's own sees one.",
+    claim="torch's clip_grad_norm_ on FSDP1 shards sees a different norm on each rank and leaves a gradient that is too long; the model's own sees one.",
 )
 def clip_local_shard() -> Measured:
     wrong, right = (on_ranks(partial(_clip, own=own)) for own in (False, True))

@@ -12,7 +12,7 @@ K = 4
 
 @experiment(
     "FL110",
-    claim="Dividing .grad after every micro-batch weights the first one 1/k^k and the last one 1/k: another gradient, in another direction.",
+    claim="Dividing .grad after every micro-batch weights the first one 1/k^k and the last one 1/k: a different gradient, in a different direction.",
     taught="Scaling the gradients in every micro-step is merely inefficient.",
 )
 def gradient_divided_repeatedly() -> Measured:

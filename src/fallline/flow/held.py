@@ -1,0 +1,123 @@
+"""Whose training state a save is about: what a class is given and keeps, what one program part steps and another saves."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from fallline.flow.checkpoints import Saved, Used, role_of_key, state_of
+from fallline.syntax import Module
+from fallline.syntax.nodes import below, is_name, methods_of
+
+__all__ = ["concerns", "held", "uncalled"]
+
+
+def held(module: Module) -> Iterator[Used]:
+    """`self.scheduler = scheduler` in a class that saves states to go on from, and does not step it in this file.
+
+    An optional one may never be given, so nothing sure can be said of it.
+    """
+    for cls in module.all(ast.ClassDef):
+        made = next((m for m in methods_of(cls) if m.name == "__init__"), None)
+        if made is None or not _saves_to_go_on(cls):
+            continue
+        required = _required(made)
+        for statement in below(made, ast.Assign):
+            match statement:
+                case ast.Assign([ast.Attribute(ast.Name("self"), name) as target], ast.Name(given)):
+                    role = role_of_key(name)
+                    if name == given and role in {"optimizer", "scheduler", "scaler"}:
+                        if not _stepped(module, name):
+                            yield Used(role, name, target, True, given in required)
+
+
+def _saves_to_go_on(cls: ast.ClassDef) -> bool:
+    """`{"model": self.model.state_dict(), "epoch": epoch}` somewhere in the class: states, with an optimizer's or a counter."""
+    for made in below(cls, ast.Dict):
+        owners = [state_of(value) for value in made.values]
+        keys = [k.value for k in made.keys if isinstance(k, ast.Constant)]
+        roles = {role_of_key(name) for name in (*owners, *keys) if isinstance(name, str)}
+        if any(owners) and roles & {"optimizer", "counter"}:
+            return True
+    return False
+
+
+def _required(function: ast.FunctionDef) -> set[str]:
+    arguments = function.args
+    return {a.arg for a in arguments.args[: len(arguments.args) - len(arguments.defaults)]}
+
+
+def _stepped(module: Module, name: str) -> bool:
+    """Then it is one of those that the file itself advances."""
+    receivers = (c.func.value for c in module.method_calls("step") if isinstance(c.func, ast.Attribute))  # fmt: skip
+    return any(isinstance(r, ast.Attribute) and r.attr == name for r in receivers)
+
+
+def uncalled(module: Module) -> Iterator[ast.Attribute]:
+    """`{"optimizer": optimizer.state_dict}`, `dict(model=model.state_dict)`, `torch.save(model.state_dict, path)`."""
+    for node in module.all(ast.Attribute):
+        if node.attr != "state_dict":
+            continue
+        match module.parent(node):
+            case ast.Dict(values=values) if node in values:
+                yield node
+            case ast.keyword() as up:
+                match module.parent(up):
+                    case ast.Call(ast.Name("dict")):
+                        yield node
+            case ast.Call(func, [first, *_]) if first is node:
+                if module.resolve(func) == "torch.save":
+                    yield node
+
+
+def concerns(module: Module, saved: Saved, used: Used) -> bool:
+    """The object and the save belong to one program part: one class, one function, a global, or a caller and its helper."""
+    if saved.module is not module:
+        return True
+    saving, stepping = module.function(saved.call), module.function(used.node)
+    if _made_anew(module, saved, used, saving):
+        return False
+    if saving is stepping or module.bindings(used.name, None) or module.bindings(used.name, saving):
+        return True
+    if (
+        stepping is not None
+        and saving is not None
+        and module.class_(stepping) is module.class_(saving) is not None
+    ):
+        return used.is_attribute
+    if saving is None:
+        return False
+    homes = [f for f in module.functions.values() if module.bindings(used.name, f)]
+    return any(_mentions(module, home, saving) for home in homes)
+
+
+def _made_anew(module: Module, saved: Saved, used: Used, saving: ast.AST | None) -> bool:
+    """Made again in each round of the loop that saves: it has no state to go on from."""
+    bound = module.bindings(used.name, saving)
+    loops = [up for up in module.parents(saved.call) if isinstance(up, ast.For | ast.While)]
+    return bool(bound) and any(
+        all(up.lineno < b.lineno <= (up.end_lineno or 0) for b in bound if hasattr(b, "lineno"))
+        for up in loops
+    )
+
+
+def _mentions(
+    module: Module,
+    home: ast.FunctionDef | ast.AsyncFunctionDef,
+    saving: ast.FunctionDef | ast.AsyncFunctionDef,
+) -> bool:
+    """Whether a function names the one that saves; `self.save` is that of its own class."""
+    owner, here = module.class_(saving), module.class_(home)
+    for node in ast.walk(home):
+        if is_name(node, saving.name):
+            return True
+        # not `wandb.save`
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr == saving.name
+            and module.resolve(node) is None
+        ):
+            own = is_name(node.value, "self")
+            if not (own and owner is not None and here is not owner):
+                return True
+    return False

@@ -1,0 +1,48 @@
+"""What came along with a question, as it was read: who answers need not know the reader that read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fallline.finding import Finding
+
+__all__ = ["Gathered"]
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What the evidence shows: findings, the code with the reader's own fixes, and what those leave."""
+
+    findings: list[Finding]
+    corrected: str | None = None
+    diff: str = ""  # the lines that the fixes change
+    remaining: list[Finding] = field(default_factory=list)
+    read: dict[str, str] = field(default_factory=dict)  # the code that was read, by its name
+    cut: bool = False  # an excerpt without a whole update: that nothing is found in it says little
+
+    @property
+    def serious(self) -> list[Finding]:
+        """What calls for a change, worst first."""
+        return sorted(
+            (f for f in self.findings if f.severity != "info"), key=lambda f: f.severity.rank
+        )
+
+    @property
+    def name(self) -> str:
+        """What the code that was read is called in a sentence."""
+        names = [Path(path).name for path in self.read if path[:1] != "<"]
+        return ", ".join(names) or "this code"
+
+    @property
+    def repaired(self) -> set[str]:
+        """The rules whose findings the changes in `diff` remove."""
+        left = {f.code for f in self.remaining}
+        return {f.code for f in self.serious if f.code not in left} if self.diff else set()
+
+    def add(self, other: Gathered) -> None:
+        self.findings += other.findings
+        self.read |= other.read
+        self.cut = self.cut or other.cut
+        if self.corrected is None:
+            self.corrected, self.diff, self.remaining = other.corrected, other.diff, other.remaining
