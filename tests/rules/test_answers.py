@@ -44,6 +44,24 @@ def synthesize(checkpoint, mels):
     print(sum(p.numel() for p in tacotron.parameters()))
     return [tacotron(mel).cpu().numpy() for mel in mels]
 """
+RESTS = """\
+import torch
+
+
+class Restorer:
+    def test(self):
+        self.netG.eval()
+        self.fake = self.netG(self.low)
+        self.netG.train()
+"""
+STEPWISE = """\
+import torch
+
+
+def synthesize(model, text):
+    mels = model.incremental_forward(text, fast=True)
+    return mels.cpu().numpy()
+"""
 SIBLINGS = """\
 import torch
 from torch import nn
@@ -74,7 +92,7 @@ def notes(source: str, code: str) -> list[int]:
     return [f.at.line for f in found]
 
 
-@pytest.mark.parametrize(("source", "line"), [(ENCODER, 12), (SELF, 10), (BY_USE, 7)])
+@pytest.mark.parametrize(("source", "line"), [(ENCODER, 12), (SELF, 10), (BY_USE, 7), (RESTS, 7), (STEPWISE, 5)])
 def test_an_answer_that_leaves_the_graph_is_noted(source: str, line: int) -> None:
     assert notes(source, "FL402") == [line]
 
