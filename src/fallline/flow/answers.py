@@ -31,7 +31,8 @@ _NAMED = re.compile(
     re.I,
 )
 _OTHERWISE = re.compile(
-    r"train|loss|forward|action|(^|_)act(_|$)|explore|rollout|collect|step_env|fit|monte|mc_|flops|macs|complexity|summary|profil|activation", re.I
+    r"train|loss|forward|action|(^|_)act(_|$)|explore|rollout|collect|step_env|fit|monte|mc_|flops|macs|complexity|summary|profil|activation",
+    re.I,
 )
 _PHASE = re.compile(r"(is_)?train(ing)?|mode|phase|backprop|optimi[sz]er|criterion_?opt")
 _RUNS = re.compile(r"forward(_\w+)?|\w+_forward")
