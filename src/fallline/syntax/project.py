@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import os
+import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
@@ -281,6 +282,20 @@ class Project:
             )
             self._below[root] = list(islice(every, 4 * _WHOLE))
         return [path for path in self._below[root] if path.endswith(endings)][: _WHOLE + 1]
+
+    def imports(self, module: Module) -> bool:
+        """Whether another file of the project imports this one, or may."""
+        root = self._root(module)
+        if root is None:
+            return False
+        stem = os.path.splitext(os.path.basename(module.path))[0].encode()
+        self._note(module, {("**" + os.fsdecode(stem), root)})
+        holding = self._spelling(root, stem)
+        if holding is None:
+            return True
+        here = os.path.abspath(module.path)
+        line = re.compile(rb"(?m)^[ \t]*(?:from|import)\b.*\b" + re.escape(stem) + rb"\b")
+        return any(line.search(self.data(path)) for path in holding if path != here)
 
     def _spelling(self, root: str, word: bytes) -> tuple[str, ...] | None:
         """The files below a folder that hold a word; None where there are too many files to tell."""

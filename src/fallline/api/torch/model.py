@@ -169,10 +169,13 @@ def computed_by(paper: Paper, model: Thing, call: Call, result: Value) -> Value:
     """A pass by a method that is not in view: whether it records is not known where autograd is on."""
     event = _passed(paper, model, call, None if paper.around.recording else False)
     graph = None if paper.around.recording else False
-    if not isinstance(result, Tensor):
-        return Tensor(graph, model.sets, orders(event), divided=None)
+    given = of_arguments(paper, call)  # `model.module.loss((logits, features), y)`
+    made = result if isinstance(result, Tensor) else Tensor(graph, divided=None)
     return replace(
-        result, graph=graph, sets=result.sets | model.sets, forwards=result.forwards | orders(event)
+        made,
+        graph=graph,
+        sets=made.sets | given.sets | model.sets,
+        forwards=made.forwards | given.forwards | orders(event),
     )
 
 
