@@ -251,13 +251,16 @@ class Project:
         here = os.path.abspath(module.path)
         return next((r for r in self.roots if here.startswith(r + os.sep)), None)
 
-    def writes(self, module: Module, word: str) -> list[str]:
-        """The texts of the project that hold a word and that are not code: how people run it, and its configurations."""
+    def writes(self, module: Module, word: str, code: bool) -> list[str]:
+        """The texts of the project that hold a word: how people run it, and its configurations; with `code`, also its files."""
         root = self._root(module)
         if root is None:
             return []
         self._note(module, {("--" + word, root)})
         found = self._writing(root, word.encode())
+        if code:
+            self._note(module, {("**" + word, root)})
+            found += self._spelling(root, word.encode()) or ()
         return [self.data(path).decode(errors="replace") for path in found]
 
     def _writing(self, root: str, word: bytes) -> tuple[str, ...]:

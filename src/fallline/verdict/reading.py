@@ -15,6 +15,7 @@ from fallline.rule import Rule
 from fallline.rules import all_rules
 from fallline.settle import settle
 from fallline.syntax import Module, Project, Source, UnreadableError
+from fallline.syntax.age import needs_old_torch
 from fallline.syntax.project import Question
 from fallline.syntax.uncalled import never_runs
 from fallline.verdict import examine, refuted, together
@@ -174,13 +175,13 @@ def _noted(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _of_use(findings: Iterable[Finding], module: Module) -> list[Finding]:
-    """In a benchmark only its own times are worth more than a note: nothing that it trains is kept. Nor in what never runs."""
+    """In a benchmark only its own times are worth more than a note: nothing that it trains is kept. Nor in what never runs, or only with a torch of long ago."""
     return [
         replace(f, severity=Severity.INFO)
         if f.severity is not Severity.INFO
         and f.at.path == module.path
         and f.code != "FL000"
-        and (_only_timed(f, module) or never_runs(module, f.at.line))
+        and (_only_timed(f, module) or never_runs(module, f.at.line) or needs_old_torch(module))
         else f
         for f in findings
     ]
