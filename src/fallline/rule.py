@@ -104,13 +104,11 @@ class Rule:
         severity: Severity | None = None,
         related: dict[str, Location] | None = None,
         presuming: str | None = None,
-        only_if: str | None = None,
         **evidence: Any,
     ) -> Finding:
         """A finding of this rule at an event or a place. Its message is one or more sentences.
 
         `presuming`: what it rests on that no code shows. It is never an error then.
-        `only_if`: a count that is 1 by default and that nothing in view sets. It is a note then.
         """
         place = at.at if isinstance(at, Event) else at
         if not message.endswith((".", "?")):
@@ -120,9 +118,6 @@ class Rule:
             message += f" This presumes that {presuming}."
             evidence["presumes"] = presuming
             grave = Severity.WARNING if grave is Severity.ERROR else grave
-        if only_if:
-            message += f" It happens once `{only_if}` is above 1; it is 1 by default."
-            grave = Severity.INFO
         return Finding(
             self.code,
             self.name,

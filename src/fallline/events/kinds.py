@@ -226,7 +226,6 @@ class Step(Event):
     other_way: bool | None = None  # (reader) that test has an alternative that is not known
     # (reader) the count in that test, where it is 1 by default or nothing shows that it is more
     optional: str | None = None
-    off: bool | None = None  # (reader) it is 1 by default, and nothing in view sets it
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -52,11 +52,6 @@ class Window:
         return self.update.optimizer
 
     @property
-    def turned_off(self) -> str | None:
-        """The count of its micro-batches, where that is 1 by default and nothing in view sets it."""
-        return self.step.optional if self.step.off else None
-
-    @property
     def inside(self) -> Span[Event]:
         """The events of this update between the first and the last micro-batch's backward, in order."""
         if not self.micro:

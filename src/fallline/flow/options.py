@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from fallline.syntax import Module
 
-__all__ = ["default_of", "is_set"]
+__all__ = ["default_of", "stays_one"]
 
 _HOLDS_OPTIONS = re.compile(r"(?i)arg|opt(ion)?s?$|conf|cfg|param|setting|pars|flags")
 
@@ -86,7 +86,28 @@ def _arguments(module: Module) -> Iterator[tuple[str, float]]:
                 yield argument.arg, number
 
 
-def is_set(module: Module, name: str) -> bool:
+def stays_one(modules: Sequence[Module], name: str) -> bool:
+    """Whether an option is 1 wherever the project gives it a number: its defaults, its configurations, how it is run."""
+    defaults = {default_of(module, name) for module in modules} - {None}
+    if defaults - {1} or any(_is_set(module, name) for module in modules):
+        return False
+    return defaults | _written(modules[0], name) == {1}
+
+
+def _written(module: Module, name: str) -> frozenset[float]:
+    """The numbers that scripts, instructions and configurations give an option: `--accum-steps 4`, `accum_steps: 4`."""
+    kept = module.notes("options in texts")
+    known: dict[str, frozenset[float]] = kept.setdefault(module.tree, {})
+    if name not in known:
+        texts = module.project.writes(module, name) if module.project is not None else ()
+        given = re.compile(
+            rf"(?i)\b{name.replace('_', '[-_]')}\b[\"'`]?[ \t]*[ \t:=|][ \t]*[\"'`]?(\d+)"
+        )
+        known[name] = frozenset(float(n) for text in texts for n in given.findall(text))
+    return known[name]
+
+
+def _is_set(module: Module, name: str) -> bool:
     """Whether this file gives an option of this name a number that is not 1: `train(accumulation_steps=4)`, `args.accum = 8`."""
     kept = module.notes("options that are set")
     known: frozenset[str] | None = kept.get(module.tree)

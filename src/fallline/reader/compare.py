@@ -204,7 +204,7 @@ def _count(asked: Comparison) -> Answer | None:
                 if not COUNTED.search(hint) and (reached is None or not varying):
                     continue
                 asks = not varying and not machine.around.inside_model
-                count = reached or machine.settings.count(hint, compared=asks)
+                count = reached or machine.count(hint, compared=asks)
                 first = pair[0] is asked.left
                 return bool(order(count, number) if first else order(number, count)), varying
     return None

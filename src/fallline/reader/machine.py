@@ -42,7 +42,7 @@ from fallline.events import (
     ZeroGrad,
     describe,
 )
-from fallline.flow.options import default_of, is_set
+from fallline.flow.options import default_of, stays_one
 from fallline.location import Location
 from fallline.reader.counts import Counts
 from fallline.reader.relevance import acts_here, called_names, trains
@@ -57,6 +57,7 @@ __all__ = ["Language", "Machine"]
 E = TypeVar("E", bound=Event)
 
 _DOTTED = re.compile(r"[A-Za-z_][\w.]*")
+_MACHINES = re.compile(r"(?i)gpu|node|rank|world|proc|device|worker|machine")
 
 
 @dataclass(frozen=True)
@@ -321,7 +322,7 @@ class Machine:
         elif isinstance(event, Step):
             self.updates.windows.append(self.updates.pending)
             self.updates.pending = 0
-            event.optional, event.off = self._optional()
+            event.optional = self._optional()
             event.other_way = self._other_way()
         elif isinstance(event, ZeroGrad):
             event.boundary = self.around.every_so_often() or self.boundary()
@@ -370,20 +371,15 @@ class Machine:
         test = next((test for test in reversed(self.around.tests) if test.varying), None)
         return (test is not None and " or " in test.text) or None
 
-    def _optional(self) -> tuple[str | None, bool | None]:
-        """The count in the innermost test that depends on the iteration, if nothing shows it above 1: `args.accumulation_steps`.
-
-        And whether it is off: 1 by default, and set by nobody.
-        """
+    def _optional(self) -> str | None:
+        """The count in the innermost test that depends on the iteration, if nothing shows it above 1: `args.accumulation_steps`."""
         test = next((test for test in reversed(self.around.tests) if test.varying), None)
         for name in _DOTTED.findall(test.text) if test is not None else ():
             last = name.rpartition(".")[2]
-            defaults = {default_of(module, last) for module in self.modules()} - {None}
             assumed = any(key.startswith("#") and key.endswith(last) for key in self.settings.met)
-            if defaults == {1} or (assumed and not defaults):
-                used = any(is_set(module, last) for module in self.modules())
-                return str(name), (defaults == {1} and assumed and not used) or None
-        return None, None
+            if assumed and all(default_of(m, last) in {None, 1} for m in self.modules()):
+                return str(name)
+        return None
 
     def evaluates(self) -> bool:
         """Whether a loop is around that does not train: over the batches of an evaluation, over samples."""
@@ -413,9 +409,15 @@ class Machine:
         """A test that cannot be decided: one value for the whole execution."""
         return self.settings.switch(key, usual, matters)
 
-    def count(self, key: str) -> int:
-        """A small number for a count that is not known."""
-        return self.settings.count(key)
+    def count(self, key: str, *, compared: bool = False) -> int:
+        """A small number for a count that is not known. `compared` when a test asks whether it is one or more."""
+        return self.settings.count(key, compared=compared, one=self._stays_one(key))
+
+    def _stays_one(self, key: str) -> bool:
+        """How many machines there are is up to whoever runs it; other counts are as the project has them."""
+        if not _DOTTED.fullmatch(key) or _MACHINES.search(key):
+            return False
+        return stays_one(self.modules(), key.rpartition(".")[2])
 
     # -- surroundings ------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ class Settings:
     flipped: int = 2  # how much the flipped choices matter, the least of them
     failed: bool = False  # the program refused these settings
     outline: int = 0  # what happened in the trace, filled in by who ran it
-    edited: list[str] = field(default_factory=list)  # constants that are not as they are written
+    edited: list[str] = field(default_factory=list)  # what is not as it is written, in words
     _values: dict[str, object] = field(
         default_factory=dict
     )  # unknown text → the value it has in this trace
@@ -44,16 +44,25 @@ class Settings:
     def knob(self, name: str, written: bool) -> bool:
         """A constant of a script that people edit by hand: as it is written first, then the other way."""
         value = self.switch(name, written)
-        if value is not written and name not in self.edited:
-            self.edited.append(name)
+        self._edit(f"`{name}` is changed", value is not written)
         return value
 
-    def count(self, key: str, *, compared: bool = False, usual: int = USUAL_COUNT) -> int:
-        """A small number for an unknown count. `compared` when a test asks whether it is one or more."""
-        value = self.forced.get("#" + key, usual)
+    def _edit(self, words: str, edited: bool) -> None:
+        if edited and words not in self.edited:
+            self.edited.append(words)
+
+    def count(
+        self, key: str, *, compared: bool = False, usual: int = USUAL_COUNT, one: bool = False
+    ) -> int:
+        """A small number for an unknown count. `compared` when a test asks whether it is one or more.
+
+        `one`: nobody shows it above 1, so that it is 1 first, and what happens otherwise is for those who change it.
+        """
+        value = self.forced.get("#" + key, 1 if one else usual)
         self.met.setdefault("#" + key, value)
-        if compared:
+        if compared or one:
             self.matter["#" + key] = 2
+        self._edit(f"`{key}` is above 1; it is 1 by default", one and value > 1)
         return value
 
     def equals(self, key: str, wanted: Collection[object], usual: bool, matters: int = 2) -> bool:

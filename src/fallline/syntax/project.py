@@ -6,6 +6,7 @@ import ast
 import gc
 import os
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 
 from fallline.syntax.module import MOST_STARS, Module
@@ -17,6 +18,10 @@ __all__ = ["Project", "Question"]
 _LARGEST = 4_000_000
 _BESIDE = 64  # how many files of one folder are looked at
 _WHOLE = 3_000  # how many files of a project are searched for a word
+_CODE = (".py", ".ipynb")
+# where people write down how they run a program
+_SCRIPTS = tuple(".sh .md .rst .yaml .yml .json .toml .cfg .ini .bash .slurm .sbatch".split())
+_LONGEST = 100_000  # a longer one is data
 # Trees take about a hundred times the memory of their text; the oldest are dropped and parsed again when asked for.
 _MOST_TEXT = 2_500_000
 _COLLECT_AFTER = 6_000_000
@@ -45,6 +50,7 @@ class Project:
         self._folders: dict[str, str] = {}
         self._meant: dict[tuple[str, str], tuple[tuple[Module, ast.AST] | None, set[Question]]] = {}
         self._beside: dict[tuple[str, bytes], tuple[str, ...]] = {}
+        self._below: dict[str, list[str]] = {}
         self._holds: dict[str, bool] = {}
         self._asked: dict[str, set[Question]] = {}
         self._new: dict[str, set[Question]] = {}
@@ -155,6 +161,8 @@ class Project:
     def answer(self, question: Question) -> tuple[str, ...]:
         """The files that a question leads to."""
         name, folder = question
+        if name.startswith("--"):
+            return self._writing(folder, os.fsencode(name[2:]))
         if name.startswith("**"):
             return self._spelling(folder, os.fsencode(name[2:])) or ()
         if name.startswith("*"):
@@ -233,22 +241,52 @@ class Project:
 
     def spells(self, module: Module, word: bytes) -> bool:
         """Whether a word is anywhere in the files of the project: what is spelled nowhere, none of them does."""
-        here = os.path.abspath(module.path)
-        root = next((r for r in self.roots if here.startswith(r + os.sep)), self._folder(module))
+        root = self._root(module) or self._folder(module)
         self._note(module, {("**" + os.fsdecode(word), root)})
         holding = self._spelling(root, word)
         return holding is None or bool(holding) or word in module.source.text.encode()
+
+    def _root(self, module: Module) -> str | None:
+        here = os.path.abspath(module.path)
+        return next((r for r in self.roots if here.startswith(r + os.sep)), None)
+
+    def writes(self, module: Module, word: str) -> list[str]:
+        """The texts of the project that hold a word and that are not code: how people run it, and its configurations."""
+        root = self._root(module)
+        if root is None:
+            return []
+        self._note(module, {("--" + word, root)})
+        found = self._writing(root, word.encode())
+        return [self.data(path).decode(errors="replace") for path in found]
+
+    def _writing(self, root: str, word: bytes) -> tuple[str, ...]:
+        key = (root, b"--" + word)
+        if key not in self._beside:
+            words = (word, word.replace(b"_", b"-"))
+            self._beside[key] = tuple(
+                path
+                for path in self._files(root, _SCRIPTS)
+                if os.path.getsize(path) <= _LONGEST and self._has(path, words)
+            )
+        return self._beside[key]
+
+    def _files(self, root: str, endings: tuple[str, ...]) -> list[str]:
+        """The files below a folder, a few more than are searched where there are many."""
+        if root not in self._below:
+            every = (
+                os.path.join(folder, name)
+                for folder, _, names in os.walk(root)
+                for name in sorted(names)
+                if name.endswith(_CODE + _SCRIPTS) and os.path.isfile(os.path.join(folder, name))
+            )
+            self._below[root] = list(islice(every, 4 * _WHOLE))
+        return [path for path in self._below[root] if path.endswith(endings)][: _WHOLE + 1]
 
     def _spelling(self, root: str, word: bytes) -> tuple[str, ...] | None:
         """The files below a folder that hold a word; None where there are too many files to tell."""
         key = (root, b"**" + word)
         if key not in self._beside:
-            paths = [
-                os.path.join(folder, name)
-                for folder, _, names in os.walk(root)
-                for name in names
-                if name.endswith((".py", ".ipynb"))
-            ]
+            paths = self._files(root, _CODE)
             if len(paths) > _WHOLE:
                 return None
             self._beside[key] = tuple(path for path in paths if self._has(path, (word,)))

@@ -245,10 +245,10 @@ def _judged(
 
 
 def _if_edited(findings: list[Finding], edited: tuple[str, ...]) -> list[Finding]:
-    """What happens only with a constant of the script changed by hand is a note."""
+    """What happens only with a constant of the script changed by hand, or with an option that nobody sets, is a note."""
     for finding in findings if edited else ():
         finding.severity = Severity.INFO
-        finding.message += f" It happens once `{'` and `'.join(edited)}` is changed."
+        finding.message += f" It happens once {' and '.join(edited)}."
     return findings
 
 

@@ -44,7 +44,6 @@ class ClipPartial(Rule):
                         "Gradients are clipped after every micro-batch, while they are still being added up, so early micro-batches count less whenever "
                         f"the clip takes effect. Clip once, right before the step at {window.step.at.near(clip.at)}.",
                         related={"step": window.step.at},
-                        only_if=window.turned_off,
                     )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

@@ -66,7 +66,6 @@ class AccumulationUnscaled(Rule):
                 severity=_severity(trace, window),
                 related=related,
                 presuming=first.presumed,
-                only_if=window.turned_off,
                 **evidence,
             )
 

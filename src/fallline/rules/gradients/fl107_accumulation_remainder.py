@@ -84,7 +84,6 @@ class AccumulationRemainder(Rule):
                     "Step on the last batch as well, and divide by the number that was really accumulated.",
                     # once in a run, where it makes a single pass over the data
                     severity=Severity.INFO if fate == _AT_THE_END and not trace.live else None,
-                    only_if=rhythm.step.optional if rhythm.step.off else None,
                     **(counted if trace.live else {}),
                 )
 

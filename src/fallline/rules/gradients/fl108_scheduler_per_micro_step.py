@@ -48,7 +48,6 @@ class SchedulerPerMicroStep(Rule):
                 f"The scheduler advances on every micro-batch, but the optimizer steps once per window (at {window.step.at.near(advance.at)}), "
                 "so the schedule runs that many times too fast. Call scheduler.step() once per update.",
                 related={"step": window.step.at},
-                only_if=window.turned_off,
                 severity=Severity.INFO if unseen else None,
                 presuming="its length is counted in updates" if unseen else None,
             )

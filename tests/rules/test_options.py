@@ -1,0 +1,63 @@
+"""Options that nobody sets: what a program does only with another value is a note, whatever the rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fallline.verdict.project import read_paths
+
+TRAIN = """
+import argparse
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--accum-steps", type=int{default})
+args = parser.parse_args()
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+for epoch in range(9):
+    for i, (x, y) in enumerate(loader):
+        nn.functional.mse_loss(model(x), y).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if (i + 1) % args.accum_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def severities(folder: Path, default: str, **texts: str) -> dict[str, str]:
+    (folder / "train.py").write_text(TRAIN.format(default=default))
+    for name, text in texts.items():
+        (folder / name.replace("_", ".")).write_text(text)
+    (reading,) = read_paths([str(folder / "train.py")], roots=[str(folder)])
+    return {f.code: f.severity.value for f in reading.findings if f.code in {"FL103", "FL104"}}
+
+
+def test_one_by_default_is_a_note(tmp_path: Path) -> None:
+    assert set(severities(tmp_path, ", default=1").values()) == {"info"}
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"run_sh": "python train.py --accum-steps 4"},
+        {"README_md": "`python train.py --accum_steps=4` if memory is short"},
+        {"config_yaml": "accum_steps: 4\n"},
+        {"config_json": '{"accum_steps": 4}'},
+    ],
+)
+def test_a_text_that_sets_it_counts(tmp_path: Path, texts: dict[str, str]) -> None:
+    assert set(severities(tmp_path, ", default=1", **texts).values()) & {"error", "warning"}
+
+
+def test_one_in_every_configuration_is_a_note(tmp_path: Path) -> None:
+    found = severities(tmp_path, "", a_yaml="accum_steps: 1\n", b_yaml="train:\n  accum_steps: 1\n")
+    assert set(found.values()) == {"info"}
+
+
+def test_nothing_known_is_no_reason_to_be_quiet(tmp_path: Path) -> None:
+    assert set(severities(tmp_path, "").values()) & {"error", "warning"}
