@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,9 @@ import pytest
 from fallline.cli.main import main
 from fallline.finding import Severity
 from fallline.rules.modules.fl803_forward_called import ForwardCalled
+
+# Two workers on two cores: threads of torch's own in each of them, and in the scripts they start, only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 class Ran(NamedTuple):

@@ -129,7 +129,7 @@ def read(text: str) -> None:
             apply(text, finding.fix.edits)
 
 
-@settings(relaxed, max_examples=300)
+@settings(relaxed, max_examples=100)
 @given(training_code())
 def test_training_code_in_any_order(text: str) -> None:
     read(text)

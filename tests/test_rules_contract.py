@@ -9,7 +9,8 @@ import pytest
 
 from fallline.finding import Severity
 from fallline.rule import Rule
-from fallline.rules import all_rules, event_rules, rule_by_code, rule_names
+from fallline.rules import all_rules, event_rules, rule_by_code, rule_names, series_rules
+from fallline.rules._observed import Observed
 from fallline.syntax.edits import apply
 from fallline.verdict.reading import read_text
 
@@ -38,6 +39,14 @@ def test_files_are_named_after_the_rules_in_them() -> None:
 
 def test_rules_over_events_are_known_from_their_files() -> None:
     assert event_rules() == tuple(rule for rule in RULES if rule._defines("check"))
+
+
+def test_rules_over_runs_are_known_from_their_files_and_from_what_was_observed() -> None:
+    over_runs = tuple(rule for rule in RULES if rule._defines("check_series"))
+    assert series_rules(rule.code for rule in over_runs) == over_runs
+    others = set(over_runs) - set(series_rules())
+    assert all(type(rule).check_series is Observed.check_series for rule in others)
+    assert series_rules(["FL620", "no such rule"]) == series_rules(["FL620"])
 
 
 @each_rule

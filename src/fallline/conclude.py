@@ -13,7 +13,7 @@ from pathlib import Path
 from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 from fallline.rule import Rule
-from fallline.rules import all_rules
+from fallline.rules import series_rules
 from fallline.runs.excerpt import project_of
 from fallline.runs.findings import write_findings
 from fallline.runs.rank import read_ranks
@@ -76,7 +76,8 @@ def measured(
 ) -> Iterator[Finding]:
     """The findings of the numeric rules."""
     chosen = _thresholds(series) if thresholds is None else thresholds
-    for rule in all_rules():
+    observed = {e["code"] for rank in series.ranks for e in rank.meta.get("observed") or ()}
+    for rule in series_rules(observed):
         if rule._defines("check_series"):
             try:
                 yield from list(_tuned(rule, chosen.get(rule.code, {})).check_series(series))

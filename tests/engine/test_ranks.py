@@ -59,7 +59,7 @@ def test_sharded_ranks(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_every_wrapper_and_framework(world, tmp_path):
     pytest.importorskip("accelerate")
     pytest.importorskip("lightning")

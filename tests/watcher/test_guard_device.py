@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import fallline
+from fallline.watcher import duty, pace, updates
 from fallline.watcher import guard as guards
-from fallline.watcher import updates
 from fallline.watcher.guard import GuardStop
 from fallline.watcher.later import Number, send, sent_numbers
 from fallline.watcher.limit import Limit
@@ -145,3 +145,23 @@ def test_a_late_answer_counts_a_fixed_number_of_updates_later(
         train(tmp_path / "stop", range(60, 1000), updates=200, guard_limit="stop")
     _, model = train(tmp_path / "none", range(60, 1000), updates=200, guard_limit="none")
     assert model.weight.isfinite().all()
+
+
+@pytest.mark.parametrize("limit", ("stop", "aside"))
+def test_a_late_answer_about_updates_at_rest_counts_as_soon(
+    tmp_path: Path, device: None, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Ranks rest at different times, and have to do the same."""
+    monkeypatch.setattr(duty, "ALLOWANCE", 0.0)  # rests as soon as it can
+    monkeypatch.setattr(pace, "FIRST_REST", 4_000)
+
+    def watched() -> Any:
+        return train(tmp_path, range(120, 4_000), 400, guard_limit=limit)[0]
+
+    if limit == "stop":
+        with pytest.raises(GuardStop, match="10 updates in a row"):
+            watched()
+    else:
+        watch = watched()
+        assert len(rows(watch)) < 300
+        assert watch._session.guard.aside == 130 + guards.LAG

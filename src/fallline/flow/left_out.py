@@ -71,6 +71,8 @@ def _around(module: Module, name: str) -> str:
 
 def not_listed(module: Module) -> Iterator[LeftOut]:
     """A method that names the parts to train, and a part that `forward` uses and no method names."""
+    if module.source.text.count(".parameters(") < 2:
+        return
     for cls in module.classes.values():
         if not module.is_module_class(cls):
             continue
@@ -88,7 +90,7 @@ def _builds_from_parts(method: ast.FunctionDef) -> ast.Call | None:
     """The call that makes an optimizer in a method that lists `self.a.parameters()`, `self.b.parameters()`."""
     listed: set[str] = set()
     builds: list[ast.Call] = []
-    for node in ast.walk(method):
+    for node in below(method, ast.Call):
         match node:
             case ast.Call(ast.Attribute(ast.Name("self"), "parameters" | "named_parameters")):
                 return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 from fallline.flow.algebra import DEAD_BRANCH, Range
 from fallline.flow.calls import last_name, names_in, same
@@ -183,34 +184,49 @@ def _no_grad(module: Module, node: ast.expr) -> bool:
 
 
 def _reaches_loss(module: Module, node: ast.AST, flows: int) -> bool:
-    """Follow the value forward: into something called loss, or into a backward()."""
+    """Follow the value forward: into something called loss, or into a backward(). Each place is looked at once, however many ways lead to it."""
+    seen: set[ast.AST] = set()
+    reached: list[ast.AST] = [node]
+    for _ in range(flows + 1):
+        ahead: list[ast.AST] = []
+        for place in reached:
+            if place in seen:
+                continue
+            seen.add(place)
+            statement = _carried_to(module, place)
+            if statement is True:
+                return True
+            if statement is not None:
+                ahead += _used_next(module, place, statement)
+        reached = ahead
+    return False
+
+
+def _carried_to(module: Module, node: ast.AST) -> ast.stmt | Literal[True] | None:
+    """The statement that takes the value of a node on; True if that already is a loss, None if the value ends on its way."""
     child: ast.AST = node
     for up in module.parents(node):
         match up:
             case ast.stmt():
-                break
+                named = any(_LOSS_NAME.search(_written(target)) for target in _targets(up))
+                return named or up
             case ast.Call() if not _passes(module, up, child):
-                return False
+                return None
             case ast.Attribute(attr="backward"):
                 return True
         child = up
-    else:
-        return False
-    targets = _targets(up)
-    if any(_LOSS_NAME.search(_written(target)) for target in targets):
-        return True
-    if flows == 0:
-        return False
+    return None
+
+
+def _used_next(module: Module, node: ast.AST, statement: ast.stmt) -> Iterator[ast.AST]:
+    """Where a function's callers get the value, or where the names that hold it are read."""
     values = values_of(module)
-    if isinstance(up, ast.Return):
-        function = module.function(up)
-        calls = values.calls_of(function) if function is not None else []
-        return any(_reaches_loss(module, call, flows - 1) for call in calls[:8])
-    return any(
-        _reaches_loss(module, use, flows - 1)
-        for name in {t.id for t in targets if isinstance(t, ast.Name)}
-        for use in values.uses(name, module.scope(node), up)
-    )
+    if isinstance(statement, ast.Return):
+        function = module.function(statement)
+        yield from (values.calls_of(function) if function is not None else [])[:8]
+        return
+    for name in {t.id for t in _targets(statement) if isinstance(t, ast.Name)}:
+        yield from values.uses(name, module.scope(node), statement)
 
 
 def _targets(statement: ast.stmt) -> list[ast.expr]:

@@ -11,9 +11,11 @@ from functools import cache
 
 TYPE_CHECKING = False  # importing `typing` would cost the start-up more than this module does
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fallline.rule import Rule
 
-__all__ = ["all_rules", "event_rules", "rule_by_code", "rule_names"]
+__all__ = ["all_rules", "event_rules", "rule_by_code", "rule_names", "series_rules"]
 
 
 @cache
@@ -33,13 +35,25 @@ def all_rules() -> tuple[Rule, ...]:
 @cache
 def event_rules() -> tuple[Rule, ...]:
     """Those that look at events, by code; what a run needs while it is running, which is a third of all."""
+    return tuple(map(_load, _with_method(b"check")))
+
+
+def series_rules(observed: Iterable[str] = ()) -> tuple[Rule, ...]:
+    """Those that look at a run's numbers, and those of these codes, which say what it was seen to do; by code."""
+    wanted = {*_with_method(b"check_series"), *observed} & _modules().keys()
+    return tuple(map(_load, sorted(wanted)))
+
+
+@cache
+def _with_method(name: bytes) -> tuple[str, ...]:
+    """Codes of the rules whose files define this method, without importing them."""
     home = os.path.dirname(__file__)
     found = []
     for code, module in _modules().items():
         with open(os.path.join(home, *module.split(".")[2:]) + ".py", "rb") as file:
-            if b"    def check(self" in file.read():
+            if b"    def " + name + b"(self" in file.read():
                 found.append(code)
-    return tuple(map(_load, found))
+    return tuple(found)
 
 
 def rule_by_code(code: str) -> Rule | None:

@@ -158,6 +158,8 @@ class Guard:
 
     def look(self, optimizer: torch.optim.Optimizer, index: int, held: int) -> None:
         """At all gradients."""
+        if self.resting and self._is_due():
+            self._catch_up(index)
         # each look at .grad makes a Python object: one look for the whole check
         gradients = []
         for group in optimizer.param_groups:
@@ -314,19 +316,26 @@ class Guard:
             for (check, index, held, _), number in zip(unsent, numbers, strict=True):
                 self._late.append(_Late(check, index, held, number, None))
 
-    def _catch_up(self, index: int) -> None:
-        """Before another step: read what has arrived, and what is so old that all ranks have to know it by now."""
+    def _is_due(self) -> bool:
+        """An answer is so old that all ranks have to know it by now, or it is time to act upon one."""
         old = bool(self._late) and self._late[0].check <= self._checks - LAG
-        self.settle(wait=old)
+        return old or (self._acts is not None and self._checks >= self._acts[0])
+
+    def _catch_up(self, index: int) -> None:
+        """Before another step: read what has arrived, and wait for what is due."""
+        self._read(self._checks - LAG)
         if self._acts is not None and self._checks >= self._acts[0]:
             why, self._acts = self._acts[1], None
             self._reached_limit(index, why)
 
-    def settle(self, wait: bool = False) -> None:
-        """Count the answers that have arrived from the device; `wait`: all of them."""
-        if wait and self._unsent:
-            self.send()
-        while self._late and (wait or self._late[0].flag.here()):
+    def settle(self) -> None:
+        """Wait for all answers, and count them."""
+        self.send()
+        self._read(self._checks)
+
+    def _read(self, until: int) -> None:
+        """Count the answers that have arrived from the device; those about checks up to this one are waited for."""
+        while self._late and (self._late[0].check <= until or self._late[0].flag.here()):
             late = self._late.popleft()
             if not late.flag:
                 continue

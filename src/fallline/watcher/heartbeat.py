@@ -56,6 +56,7 @@ class Heartbeat:
         self._found = found
         self._whereabouts = Whereabouts(self._made, took)
         self._recent: deque[dict[str, float]] = deque(maxlen=RECENT)
+        self._parts: dict[str, float] | None = None  # what they come to; None: not known yet
         self._prints: dict[int, str] = {}
         self._last = self._longest = 0.0
         self._cpu = (time.monotonic(), time.process_time())
@@ -71,6 +72,7 @@ class Heartbeat:
             passed = row.time - self._last
             self._longest = max(self._longest, passed)
             self._recent.append(row.seconds)  # `other` is a part of it
+            self._parts = None
         self._last = row.time
         if row.fingerprint is not None:
             digest = hashlib.blake2b(array("d", row.fingerprint).tobytes(), digest_size=8)
@@ -150,11 +152,13 @@ class Heartbeat:
 
     def _seconds(self) -> dict[str, float]:
         """Of an update, by part: the median of the recent ones."""
-        found = {
-            part: statistics.median(r.get(part, 0.0) for r in self._recent)
-            for part in PARTS
-            if self._recent
-        }
+        if self._parts is None:  # at rest no update is recorded, and there is nothing new to count
+            self._parts = {
+                part: statistics.median(r.get(part, 0.0) for r in self._recent)
+                for part in PARTS
+                if self._recent
+            }
+        found = dict(self._parts)
         if self._collectives.waits:
             waited = list(self._collectives.waits)
             found["wait"] = statistics.median(w for w, _ in waited)

@@ -209,7 +209,10 @@ class Rest:
         made = self._progress.at_rest
         try:
             index = self._progress.counts.get(known.name, 0) + made[id(optimizer)] - 1
+            skipped = self._guard.skipped
             self._guard.look(optimizer, index, known.held)
+            if self._guard.skipped > skipped:  # those that follow are watched
+                self._end = self._tick
             if self._guard.holds:
                 hear_end(optimizer)
         except GuardStop:

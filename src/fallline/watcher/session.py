@@ -242,7 +242,7 @@ class Session:
         self._engine.remove()
         safely(self.hand_updates.finish)
         safely(self.owners.look)
-        safely(self.guard.settle, True)
+        safely(self.guard.settle)
         safely(self.lessons.finish)
         safely(self.judge.finish, status in ("finished", "exit 0"))
         safely(self.trail.finish)
