@@ -210,7 +210,8 @@ def choose(
         scored = _scored(
             claim, like.get(n, 0.0), text, flat, whole, parts, codes, shows, shapes, logged
         )
-        if scored is not None and not _ruled_out(claim, parts):
+        # a message rules its claim in: words of exclusion only rank it behind another one that has the message
+        if scored is not None and (scored[2] or not _ruled_out(claim, parts)):
             score, read, told, at = scored
             speaks = max(_share(n, said) for said in asked)
             shown = bool(

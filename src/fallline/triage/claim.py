@@ -136,6 +136,12 @@ class Claim:
         held = [next((f for f in facts if f in group), None) for group in self.shows]
         return held[0] if held and None not in held else None
 
+    def mentions(self, names: Collection[str]) -> bool:
+        """Whether it speaks of one of these names; of no names, always."""
+        texts = (self.says, *self.asks, *(f"{a.do} {a.code}" for a in self.actions))
+        spoken = " ".join(texts).lower()
+        return not names or any(name.lower() in spoken for name in names)
+
     def wordings(self, verdict: str) -> tuple[str, ...]:
         """The wordings of its question to which this verdict is given."""
         return tuple(a for a in self.asks if self.own.get(a, self.verdict) == verdict)

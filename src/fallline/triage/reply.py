@@ -26,6 +26,7 @@ from fallline.triage.playbook import Case
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
 from fallline.triage.shape import Shape
+from fallline.triage.sourced import asked_of, from_message, from_names, pasted_message
 from fallline.triage.words import Said, foreign, other_framework, scope, spelled, tokens, vague
 
 __all__ = ["Reply", "compose"]
@@ -33,6 +34,7 @@ __all__ = ["Reply", "compose"]
 _MOST = 3
 _SURE = 1.35  # with less, a claim says nothing of a message that it does not know, nor of code that was cut off
 _KNOWN = 1.5  # a question this much like one of ours is ours, whatever its other words are
+_MOST_OF_IT = 0.5  # a claim that speaks of less does not answer a message that a library has
 _OF_IT = 0.6  # so is one of which a claim speaks this much
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
@@ -100,7 +102,10 @@ def compose(
     chosen = [c for c in chosen if c not in beside]
     told = bool(chosen and chosen[0].told)
     sum_ = None if told else reckoned(question.text)
-    known = told or sum_ is not None or bool(chosen and _certain(chosen[0], question.text))
+    said = None if told else pasted_message(raw)
+    sourced = from_message(said, raw) if said is not None else None
+    certain = bool(chosen and _certain(chosen[0], question.text))
+    known = told or sum_ is not None or sourced is not None or certain
     ours = bool(cases) or known or (scope(question.text) >= 1.0 and not foreign(question.text))
     trains = _trains(question.text, evidence) or bool(evidence.findings or run)
     if chosen and chosen[0].claim.border and not trains:
@@ -115,6 +120,8 @@ def compose(
         return _from_findings(question, evidence, shape, chosen, beside, fit, run)
     if chosen and chosen[0].seen:
         return _from_claims(chosen[:1], shape, fit, run)
+    if sourced is not None and not (chosen and _of_this(chosen[0])):
+        return Reply(sourced.says, None, sourced.actions)
     only_code = bool(evidence.read) and not question.prose.strip()
     if (shape.mine or only_code) and evidence.read and not told:
         if not evidence.cut:
@@ -131,15 +138,41 @@ def compose(
     message = None if told else last_error(raw)
     if message is not None and (not chosen or chosen[0].score < _SURE):
         return _unknown(message)
+    if not told and message is None and (named := _of_names(raw, chosen)) is not None:
+        return named
     if chosen:
         return _with_notes(
             _of_the_log(_from_claims(chosen, shape, fit, run), chosen[0], facts), evidence
         )
     if run:
         return _clean_run(run)
+    if not told and (printed := from_message(raw.strip().partition("\n")[0], raw)) is not None:
+        return Reply(printed.says, None, printed.actions)  # a line of a log without a class
     if not cases and not evidence.findings:
         return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
     return _from_case(cases, text, told)
+
+
+def _of_this(first: Chosen) -> bool:
+    """Whether a claim that was not told by the message speaks of most of the question all the same."""
+    return first.whole and first.score >= _SURE and first.speaks >= _MOST_OF_IT
+
+
+def _of_names(raw: str, chosen: list[Chosen]) -> Reply | None:
+    """What the libraries document of a name that was asked about, where no claim speaks of it, or where the question is what it means."""
+    asked = asked_of(raw)
+    if asked is None or (chosen and not asked.what and chosen[0].claim.mentions(asked.names)):
+        return None
+    found = from_names(asked, raw)
+    if found is None:
+        return None
+    near = [
+        s
+        for c in chosen[:1]
+        for s in _SENTENCE.split(_filled(c.claim.says, c.read))
+        if any(name in s for name in found.names)
+    ]
+    return Reply(" ".join([found.says, *near[:1]]))
 
 
 def _trains(text: str, evidence: Gathered) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.answers import answers, recorded
 from fallline.flow.recording import OFF, never_entered, under_no_grad
 from fallline.location import Location
 from fallline.rule import Rule
@@ -39,7 +40,7 @@ class EvalWithGrad(Rule):
     references = (
         "https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disable-grad-doc",
     )
-    tokens = (b"eval(", b"no_grad", b"inference_mode")
+    tokens = (b"eval(", b"no_grad", b"inference_mode", b"numpy", b"tolist", b"item")
 
     wrong = (
         """\
@@ -306,6 +307,16 @@ for _ in range(2):
                     f"`{text} and ...` evaluates to what comes after `and`, so only that is entered and autograd records all of this. Write `with {text}, ...`.",
                 )
 
+        for answer in answers(module):
+            if recorded(module, answer):
+                yield self.finding(
+                    module.location(answer.call),
+                    f"`{answer.model}` is called for its answer alone while autograd records, so every activation is kept until the answer is dropped. Put `{answer.function.name}` under torch.no_grad()",
+                    presuming="no caller has turned recording off",
+                    severity=Severity.INFO,
+                    related={"cause": module.location(answer.function)},
+                )
+
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """A caller that holds no_grad where another one cannot be seen to."""
         for forward in trace.of(Forward):
@@ -341,7 +352,11 @@ def _evaluations(trace: Trace) -> list[Forward]:
         e
         for e in forwards
         if _builds_for_nothing(e)
-        and (not trained or e.model in trained or _built_again(trace, e, trained))
+        and (
+            not trained
+            or not trace.sets_of(e.model).isdisjoint(trained)
+            or _built_again(trace, e, trained)
+        )
         and e.at.function not in attacks
     ]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Batch, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Severity
+from fallline.flow.answers import left_in_train_mode
 from fallline.flow.calls import last_name
 from fallline.flow.evaluations import never_in_eval_mode
 from fallline.flow.inference import run_in_train_mode
@@ -72,9 +73,11 @@ towards the validation data. A target network in train mode gives noisy targets.
             match event:
                 case Batch():
                     loop = event
-                case Mode(model=str(name)):
-                    modes[name] = event
-                case Forward(model=str(name)) if name in trained and _in_evaluation(event):
+                case Mode(model=str(owner)):
+                    modes |= dict.fromkeys(trace.within(owner), event)
+                case Forward(model=str(name)) if _in_evaluation(event):
+                    if trained.isdisjoint(trace.sets_of(name)):
+                        continue
                     if event.at.function in walked or (name, event.at.function) in seen:
                         continue
                     if _in_train_mode(trace, event, modes.get(name)):
@@ -126,6 +129,14 @@ towards the validation data. A target network in train mode gives noisy targets.
                 "This evaluation runs in train mode: nothing in this file puts the model into eval mode."
                 " With dropout or BatchNorm in the model the result depends on chance and on the batch. Call eval() before the evaluation and train() after it",
                 severity=Severity.WARNING if sure else Severity.INFO,
+            )
+
+        for answer, other in left_in_train_mode(module):
+            yield self.finding(
+                module.location(answer.call),
+                f"`{answer.function.name}` runs `{answer.model}` in whatever mode it is in, which after training or loading is train mode; `{other}` calls eval() first."
+                " With dropout or BatchNorm in the model the answer depends on chance and on the batch. Call eval() here too",
+                severity=Severity.INFO,
             )
 
     def _old_probabilities(self, module: Module) -> Iterator[Finding]:

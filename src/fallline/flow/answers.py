@@ -1,0 +1,230 @@
+"""Functions that call a model for its answer alone: they train nothing, and what comes out leaves the graph."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fallline.flow.calls import last_name
+from fallline.flow.modules import looks_like_model
+from fallline.flow.recording import turns_off, under_no_grad
+from fallline.syntax import Module
+from fallline.syntax.nodes import below, is_name, methods_of
+
+__all__ = ["Answer", "answers", "left_in_train_mode", "recorded"]
+
+# Training, or a gradient that is wanted for something else (an attack, a force, an explanation), or a mode or recording that is chosen here.
+_WANTS_GRADIENTS = re.compile(
+    r"backward|\.step\(|zero_grad|requires_grad|autograd|\.grad\b|grad_enabled|enable_grad|gradient|no_grad|inference_mode|"
+    r"volatile|onnx|\.jit|trace\(|optimi[sz]er|_is_training|create_graph|hessian|saliency|attack|adversar"
+)
+# The file turns recording off for everything in it, or leaves that to a framework.
+_ELSEWHERE = re.compile(
+    r"set_grad_enabled\(False|__enter__\(|Lightning|\bpl\.|import (jax|mxnet|tensorflow)|paddle"
+)
+_FROZEN = re.compile(r"requires_grad_\(False|requires_grad\s*=\s*False")
+_NAMED = re.compile(
+    r"(^|_)(infer|inference|predict|predictions?|proba|evaluate|evaluation|eval|validate|valid|validation|test|embed|encode|extract|features?|"
+    r"transcribe|translate|recogni[sz]e|detect|synthesi[sz]e|score)(_|$)",
+    re.I,
+)
+_OTHERWISE = re.compile(
+    r"train|loss|forward|action|(^|_)act(_|$)|explore|rollout|collect|step_env|fit|monte|mc_|flops|macs|complexity|summary|profil|activation",
+    re.I,
+)
+_PHASE = re.compile(r"(is_)?train(ing)?|mode|phase|backprop|optimi[sz]er|criterion_?opt")
+_RUNS = re.compile(r"forward(_\w+)?|\w+_forward")
+_LEAVES = frozenset({"numpy", "tolist", "item"})
+_RESTS = frozenset({"eval"})
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One such function and the first call of the model in it."""
+
+    function: ast.FunctionDef
+    call: ast.Call
+    model: str
+
+
+def answers(module: Module) -> Iterator[Answer]:
+    """Those in which nothing wants a gradient and nothing says whether autograd records."""
+    if module.is_benchmark or _ELSEWHERE.search(module.source.text):
+        return
+    for answer in _asked(module):
+        rests = _sets_mode(answer.function, answer.model, _RESTS)
+        if not rests and (
+            not _leaves(answer.function) or ".train()" in _body(module, answer.function)
+        ):
+            continue
+        if _WANTS_GRADIENTS.search(_body(module, answer.function)):
+            continue
+        if not _is_frozen(module, answer.function):
+            yield answer
+
+
+def recorded(module: Module, answer: Answer) -> bool:
+    """Neither the function nor anybody who is seen to call it turns recording off."""
+    marks = " ".join(map(ast.unparse, answer.function.decorator_list))
+    if turns_off(answer.function) or re.search("grad|infer|eval|property|override", marks):
+        return False
+    if _is_driven(module, answer.function):
+        return False
+    return not _called_without_recording(module, answer.function, 3)
+
+
+def left_in_train_mode(module: Module) -> Iterator[tuple[Answer, str]]:
+    """Methods that leave the mode as it is, in a class that trains and whose other methods put the same model to rest, and the name of one of those."""
+    for answer in _asked(module):
+        cls = module.class_(answer.function)
+        if cls is None or not _NAMED.search(answer.function.name):
+            continue
+        if _sets_mode(answer.function, answer.model) or "backward" in _body(
+            module, answer.function
+        ):
+            continue
+        # `def eval(self): self.net.eval()`: callers choose the mode
+        others = [m for m in methods_of(cls) if m is not answer.function]
+        if any(m.name in {"eval", "train", "set_mode"} for m in others):
+            continue
+        resting = next((m for m in others if _sets_mode(m, answer.model, _RESTS)), None)
+        trains = any(_sets_mode(m, answer.model, frozenset({"train"})) for m in others)
+        if resting is None or not trains or _is_called_in(module, cls, answer.function.name):
+            continue
+        yield answer, resting.name
+
+
+def _asked(module: Module) -> Iterator[Answer]:
+    """The functions that call a model and are not there to train it."""
+    text = module.source.text
+    if "torch" not in text or module.is_unit_test or "Lightning" in text:
+        return
+    for function in module.all(ast.FunctionDef):
+        if _OTHERWISE.search(function.name) or _asks_which(function):
+            continue
+        call = next((c for c in below(function, ast.Call) if _calls_model(module, c)), None)
+        if call is not None and module.function(call) is function:
+            yield Answer(function, call, _named(call))
+
+
+def _is_frozen(module: Module, function: ast.FunctionDef) -> bool:
+    """What it runs may have been frozen where it was made: by the constructor, or anywhere in a file of functions."""
+    cls = module.class_(function)
+    made = (
+        module.tree
+        if cls is None
+        else next((m for m in methods_of(cls) if m.name == "__init__"), None)
+    )
+    return (
+        made is not None
+        and _FROZEN.search(module.segment(made) if cls else module.source.text) is not None
+    )
+
+
+def _modules_by_use(module: Module) -> set[str]:
+    """What this file asks for its parameters or puts to rest is a module, whatever its name."""
+    known = module.notes("modules by use")
+    if module.tree not in known:
+        asked = module.method_calls("parameters", "named_parameters", "eval")
+        named = {ast.unparse(c.func.value) for c in asked if isinstance(c.func, ast.Attribute)}
+        known[module.tree] = named - {"self"}
+    found: set[str] = known[module.tree]
+    return found
+
+
+def _calls_model(module: Module, call: ast.Call) -> bool:
+    if not call.args and not call.keywords:
+        return False
+    if isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(
+        call.func
+    ) in _modules_by_use(module):
+        return True
+    match call.func:
+        case ast.Attribute(of, name) if _RUNS.fullmatch(name):
+            return looks_like_model(of) or (is_name(of, "self") and _is_network(module, call))
+        case ast.Name("self"):
+            return _is_network(module, call)
+        case ast.Subscript(of, ast.Constant(str())):
+            return looks_like_model(of)
+    return looks_like_model(call.func)
+
+
+def _is_network(module: Module, node: ast.AST) -> bool:
+    cls = module.class_(node)
+    return cls is not None and module.is_module_class(cls)
+
+
+def _named(call: ast.Call) -> str:
+    match call.func:
+        case ast.Attribute(of, name) if _RUNS.fullmatch(name):
+            return ast.unparse(of)
+    return ast.unparse(call.func)
+
+
+def _asks_which(function: ast.FunctionDef) -> bool:
+    """`def epoch(loader, train=True)`: one function for both."""
+    given = function.args.posonlyargs + function.args.args + function.args.kwonlyargs
+    return any(_PHASE.fullmatch(a.arg) for a in given)
+
+
+def _leaves(function: ast.FunctionDef) -> bool:
+    """What the model says is turned into plain numbers; by the name of the function, or as an array or a list."""
+    called = {last_name(c) for c in below(function, ast.Call)}
+    if called & {"numpy", "tolist"}:
+        return True
+    return bool(called & _LEAVES) and _NAMED.search(function.name) is not None
+
+
+def _body(module: Module, function: ast.FunctionDef) -> str:
+    """Without its docstring, which may speak of anything."""
+    return "\n".join(
+        module.segment(s)
+        for s in function.body
+        if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))
+    )
+
+
+def _is_driven(module: Module, function: ast.FunctionDef) -> bool:
+    """A method that a class of someone else calls: `class Task(Framework): def eval_step`."""
+    cls = module.class_(function)
+    if cls is None or not cls.bases or module.is_module_class(cls):
+        return False
+    return any(ast.unparse(b) not in {"object", "ABC", "abc.ABC"} for b in cls.bases)
+
+
+def _called_without_recording(module: Module, function: ast.FunctionDef, depth: int) -> bool:
+    project = module.project
+    others = project.beside(module, function.name.encode()) if project and depth == 3 else []
+    for home in (module, *others):
+        for call in home.all(ast.Call):
+            if last_name(call) != function.name:
+                continue
+            if under_no_grad(home, call):
+                return True
+            up = home.function(call)
+            if up is function or not isinstance(up, ast.FunctionDef) or home is not module:
+                continue
+            if depth and _called_without_recording(module, up, depth - 1):
+                return True
+    return False
+
+
+def _sets_mode(function: ast.FunctionDef, model: str, modes: frozenset[str] | None = None) -> bool:
+    """`self.model.eval()`, and `self.eval()` of the module that has it."""
+    wanted = modes or frozenset({"eval", "train"})
+    return any(
+        isinstance(c.func, ast.Attribute)
+        and c.func.attr in wanted
+        and ast.unparse(c.func.value) in {model, "self"}
+        for c in below(function, ast.Call)
+    )
+
+
+def _is_called_in(module: Module, cls: ast.ClassDef, name: str) -> bool:
+    """Another method calls it, and may have set the mode before."""
+    return any(
+        isinstance(c.func, ast.Attribute) and c.func.attr == name and is_name(c.func.value, "self")
+        for c in below(cls, ast.Call)
+    )
