@@ -26,7 +26,13 @@ from fallline.triage.playbook import Case
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
 from fallline.triage.shape import Shape
-from fallline.triage.sourced import asked_of, from_message, from_names, pasted_message
+from fallline.triage.sourced import (
+    asked_of,
+    from_message,
+    from_names,
+    named_at_all,
+    pasted_message,
+)
 from fallline.triage.words import Said, foreign, other_framework, scope, spelled, tokens, vague
 
 __all__ = ["Reply", "compose"]
@@ -148,6 +154,14 @@ def compose(
         return _clean_run(run)
     if not told and (printed := from_message(raw.strip().partition("\n")[0], raw)) is not None:
         return Reply(printed.says, None, printed.actions)  # a line of a log without a class
+    reply = _known_of_it(cases, evidence, text, told)
+    if reply.clarify == NARROW and (of_it := named_at_all(raw, raw)) is not None:
+        reply.says = f"{of_it.says} {reply.says}"
+    return reply
+
+
+def _known_of_it(cases: Sequence[Case], evidence: Gathered, text: str, told: bool) -> Reply:
+    """What the nearest case knows, or a question back."""
     if not cases and not evidence.findings:
         return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
     return _from_case(cases, text, told)
