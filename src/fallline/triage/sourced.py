@@ -66,8 +66,8 @@ def from_message(message: str, around: str) -> Sourced | None:
     if keyword is not None:
         return keyword
     site = raised_by(message, around)
-    if site is not None:
-        return Sourced(_place(site), _recommended(site))
+    if site is not None and ((site.tests and not site.shared) or site.recommends):
+        return Sourced(_place(site), _recommended(site))  # a name alone would answer nothing
     return _of_itself(message, around)
 
 
