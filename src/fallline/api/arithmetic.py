@@ -225,8 +225,11 @@ def pieces(paper: Paper, tensor: Tensor, call: Call) -> Value:
 
 
 def of_arguments(paper: Paper, call: Call) -> Tensor:
+    """What a call computes from: its arguments, and what is in a tuple among them."""
     result = Tensor(False)
-    for value in map(paper.settled, call.values):
+    given = [paper.settled(value) for value in call.values]
+    held = [item for value in given if isinstance(value, Sequence) for item in value.items[:8]]
+    for value in (*given, *map(paper.settled, held)):
         if isinstance(value, Tensor):
             result = merged(result, value)
         elif isinstance(value, Unknown):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from fallline.syntax import Module
 
-__all__ = ["default_of", "stays_one"]
+__all__ = ["default_of", "stays"]
 
 _HOLDS_OPTIONS = re.compile(r"(?i)arg|opt(ion)?s?$|conf|cfg|param|setting|pars|flags")
 
@@ -86,47 +86,51 @@ def _arguments(module: Module) -> Iterator[tuple[str, float]]:
                 yield argument.arg, number
 
 
-def stays_one(modules: Sequence[Module], name: str) -> bool:
-    """Whether an option is 1 wherever the project gives it a number: its defaults, its configurations, how it is run."""
+def stays(modules: Sequence[Module], name: str, number: float, *, code: bool = False) -> bool:
+    """Whether an option is this number wherever the project gives it one: its defaults, its configurations, how it is run.
+
+    `code`: also in files that are not on the way here.
+    """
     defaults = {default_of(module, name) for module in modules} - {None}
-    if defaults - {1} or any(_is_set(module, name) for module in modules):
-        return False
-    return defaults | _written(modules[0], name) == {1}
+    given = {n for module in modules for n in _given(module).get(name, ())}
+    return defaults | given | _written(modules[0], name, code) == {number}
 
 
-def _written(module: Module, name: str) -> frozenset[float]:
+def _written(module: Module, name: str, code: bool) -> set[float]:
     """The numbers that scripts, instructions and configurations give an option: `--accum-steps 4`, `accum_steps: 4`."""
     kept = module.notes("options in texts")
-    known: dict[str, frozenset[float]] = kept.setdefault(module.tree, {})
-    if name not in known:
-        texts = module.project.writes(module, name) if module.project is not None else ()
-        given = re.compile(
-            rf"(?i)\b{name.replace('_', '[-_]')}\b[\"'`]?[ \t]*[ \t:=|][ \t]*[\"'`]?(\d+)"
+    known: dict[tuple[str, bool], set[float]] = kept.setdefault(module.tree, {})
+    if (name, code) not in known:
+        texts = module.project.writes(module, name, code) if module.project is not None else ()
+        spelled = name.replace("_", "[-_]")
+        number = re.compile(
+            rf"(?i)\b{spelled}\b[\"'`]?(?:[ \t]*:[ \t]*(?:float|int)\b)?[ \t]*[ \t:=|][ \t]*[\"'`]?(\d*\.?\d+)"
         )
-        known[name] = frozenset(float(n) for text in texts for n in given.findall(text))
-    return known[name]
+        known[name, code] = {float(n) for text in texts for n in number.findall(text)}
+    return known[name, code]
 
 
-def _is_set(module: Module, name: str) -> bool:
-    """Whether this file gives an option of this name a number that is not 1: `train(accumulation_steps=4)`, `args.accum = 8`."""
+def _given(module: Module) -> dict[str, set[float]]:
+    """The numbers that this file gives its options: `train(accumulation_steps=4)`, `args.accum = 8`."""
     kept = module.notes("options that are set")
-    known: frozenset[str] | None = kept.get(module.tree)
+    known: dict[str, set[float]] | None = kept.get(module.tree)
     if known is None:
-        known = kept[module.tree] = frozenset(_given(module))
-    return name in known
+        known = kept[module.tree] = {}
+        for name, value in _assignments(module):
+            number = module.number(value)
+            if number is not None:
+                known.setdefault(name, set()).add(number)
+    return known
 
 
-def _given(module: Module) -> Iterator[str]:
+def _assignments(module: Module) -> Iterator[tuple[str, ast.expr]]:
     for call in module.all(ast.Call):
-        for keyword in call.keywords:
-            if keyword.arg is not None and module.number(keyword.value) not in {None, 1}:
-                yield keyword.arg
+        yield from ((k.arg, k.value) for k in call.keywords if k.arg is not None)
     for statement in module.all(ast.Assign):
-        if module.number(statement.value) not in {None, 1}:
-            for target in statement.targets:
-                match target:
-                    case ast.Name(name) | ast.Attribute(attr=name):
-                        yield name
+        for target in statement.targets:
+            match target:
+                case ast.Name(name) | ast.Attribute(attr=name):
+                    yield name, statement.value
 
 
 def _names(call: ast.Call) -> list[str]:

@@ -42,7 +42,7 @@ from fallline.events import (
     ZeroGrad,
     describe,
 )
-from fallline.flow.options import default_of, stays_one
+from fallline.flow.options import default_of, stays
 from fallline.location import Location
 from fallline.reader.counts import Counts
 from fallline.reader.relevance import acts_here, called_names, trains
@@ -417,7 +417,7 @@ class Machine:
         """How many machines there are is up to whoever runs it; other counts are as the project has them."""
         if not _DOTTED.fullmatch(key) or _MACHINES.search(key):
             return False
-        return stays_one(self.modules(), key.rpartition(".")[2])
+        return stays(self.modules(), key.rpartition(".")[2], 1)
 
     # -- surroundings ------------------------------------------------------------------------------------------
 

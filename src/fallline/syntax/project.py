@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import os
+import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
@@ -250,13 +251,16 @@ class Project:
         here = os.path.abspath(module.path)
         return next((r for r in self.roots if here.startswith(r + os.sep)), None)
 
-    def writes(self, module: Module, word: str) -> list[str]:
-        """The texts of the project that hold a word and that are not code: how people run it, and its configurations."""
+    def writes(self, module: Module, word: str, code: bool) -> list[str]:
+        """The texts of the project that hold a word: how people run it, and its configurations; with `code`, also its files."""
         root = self._root(module)
         if root is None:
             return []
         self._note(module, {("--" + word, root)})
         found = self._writing(root, word.encode())
+        if code:
+            self._note(module, {("**" + word, root)})
+            found += self._spelling(root, word.encode()) or ()
         return [self.data(path).decode(errors="replace") for path in found]
 
     def _writing(self, root: str, word: bytes) -> tuple[str, ...]:
@@ -281,6 +285,20 @@ class Project:
             )
             self._below[root] = list(islice(every, 4 * _WHOLE))
         return [path for path in self._below[root] if path.endswith(endings)][: _WHOLE + 1]
+
+    def imports(self, module: Module) -> bool:
+        """Whether another file of the project imports this one, or may."""
+        root = self._root(module)
+        if root is None:
+            return False
+        stem = os.path.splitext(os.path.basename(module.path))[0].encode()
+        self._note(module, {("**" + os.fsdecode(stem), root)})
+        holding = self._spelling(root, stem)
+        if holding is None:
+            return True
+        here = os.path.abspath(module.path)
+        line = re.compile(rb"(?m)^[ \t]*(?:from|import)\b.*\b" + re.escape(stem) + rb"\b")
+        return any(line.search(self.data(path)) for path in holding if path != here)
 
     def _spelling(self, root: str, word: bytes) -> tuple[str, ...] | None:
         """The files below a folder that hold a word; None where there are too many files to tell."""

@@ -25,6 +25,9 @@ _FRAMEWORK = re.compile(
     r"^[ \t]*(?:import|from)[ \t]+(?:pytest|unittest|absl\.testing|parameterized|hypothesis|torch\.testing|testing_utils|common_utils)\b",
     re.M,
 )
+# A script that tries a model out: numbers made up on the spot, and nothing read or written.
+_MADE_UP = re.compile(r"torch\.(rand|randn|randint|ones|zeros)\(")
+_REAL = re.compile(r"DataLoader|Dataset|torch\.(load|save)\(|argparse|open\(")
 _TEST = re.compile(r"^[ \t]*(?:async[ \t]+)?def[ \t]+test_\w*\((?:self)?\)", re.M)
 _ASSERTS = re.compile(r"^[ \t]+(?:assert\b|self\.assert|torch\.testing|np\.testing)", re.M)
 
@@ -35,7 +38,10 @@ def is_unit_test(path: str, text: str) -> bool:
         return False
     if _FRAMEWORK.search(text) is not None:
         return True
-    return _TEST.search(text) is not None and _ASSERTS.search(text) is not None
+    if _TEST.search(text) is not None and _ASSERTS.search(text) is not None:
+        return True
+    both = _NAMED.search(path) is not None and _IN_FOLDER.search(path) is not None
+    return both and _MADE_UP.search(text) is not None and _REAL.search(text) is None
 
 
 def times_only(name: str, text: str) -> bool:

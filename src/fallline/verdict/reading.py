@@ -15,7 +15,9 @@ from fallline.rule import Rule
 from fallline.rules import all_rules
 from fallline.settle import settle
 from fallline.syntax import Module, Project, Source, UnreadableError
+from fallline.syntax.age import needs_old_torch
 from fallline.syntax.project import Question
+from fallline.syntax.uncalled import never_runs
 from fallline.verdict import examine, refuted, together
 
 __all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
@@ -154,7 +156,7 @@ def read_module(
         # with the arguments of a test a function has not been seen at work: it is begun on its own as well
         reached = {(path, name) for path, name in reached if path == module.path}
     else:
-        found = _timed_only(found, module)
+        found = _of_use(found, module)
     _add_fixes(found, module, rules, trouble, deadline)
     found += trouble.findings()
     return Reading(
@@ -172,17 +174,22 @@ def _noted(findings: Iterable[Finding]) -> list[Finding]:
     return [replace(f, severity=Severity.INFO) for f in findings if f.severity != Severity.INFO]
 
 
-def _timed_only(findings: Iterable[Finding], module: Module) -> list[Finding]:
-    """In a benchmark only its own times are worth more than a note: nothing that it trains is kept."""
+def _of_use(findings: Iterable[Finding], module: Module) -> list[Finding]:
+    """In a benchmark only its own times are worth more than a note: nothing that it trains is kept. Nor in what never runs, or only with a torch of long ago."""
     return [
         replace(f, severity=Severity.INFO)
         if f.severity is not Severity.INFO
         and f.at.path == module.path
-        and not f.code.startswith(("FL000", "FL5"))
-        and (module.is_benchmark or module.only_times(f.at.line))
+        and f.code != "FL000"
+        and (_only_timed(f, module) or never_runs(module, f.at.line) or needs_old_torch(module))
         else f
         for f in findings
     ]
+
+
+def _only_timed(finding: Finding, module: Module) -> bool:
+    timed = module.is_benchmark or module.only_times(finding.at.line)
+    return timed and not finding.code.startswith("FL5")
 
 
 def _may_matter(rule: Rule, raw: bytes, holds: dict[bytes, bool]) -> bool:
@@ -220,7 +227,7 @@ def read_deferred(
     found = together(found, one_trace=False)
     return Reading(
         module.path,
-        _noted(found) if module.is_unit_test else _timed_only(found, module),
+        _noted(found) if module.is_unit_test else _of_use(found, module),
         frozenset(touched - {module.path}),
         time.thread_time() - started,
         failures=tuple(trouble.failures),

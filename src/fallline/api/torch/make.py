@@ -67,7 +67,8 @@ def optimizer(paper: Paper, call: Call, type_name: str) -> Thing:
                 model.facts.pop("frozen", None)  # what an optimizer is given is to learn
     match paper.settled(given) if given is not None else None:
         case Sequence([_, *_] as items, open=False):
-            own = (isinstance(paper.settled(item), Tensor) for item in items)
+            given_by_hand = map(paper.settled, items)
+            own = (isinstance(v, Tensor) or v == Param(frozenset()) for v in given_by_hand)
             thing.facts["loose"] = all(own) or None
     return thing
 

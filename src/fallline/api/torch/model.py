@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Literal
 
 from fallline.api import contexts
@@ -26,6 +27,7 @@ from fallline.api.values import (
     truth_of,
 )
 from fallline.events import Forward, Mode, Replace, ZeroGrad
+from fallline.syntax import Module
 from fallline.syntax.age import volatile_works
 from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import methods_called
@@ -74,7 +76,7 @@ def averages(thing: Thing) -> str:
 
 def _forward(paper: Paper, model: Thing, call: Call) -> Value:
     given = of_arguments(paper, call)
-    event = _passed(paper, model, call, _records(paper, model, given))
+    event = _passed(paper, model, call, _records(paper, model, given, call.node))
     inside = _run_forward(paper, model, call)
     graph = paper.around.recording and model.facts.get("frozen") is not True
     half = (
@@ -132,7 +134,7 @@ def through(paper: Paper, model: Thing, name: str, call: Call) -> Value:
     What it computes is what its own code shows, of the parts that it runs.
     """
     given = of_arguments(paper, call)
-    event = _passed(paper, model, call, _records(paper, model, given))
+    event = _passed(paper, model, call, _records(paper, model, given, call.node))
     paper.around.inside_model += 1
     saved = paper.around.autocast
     try:
@@ -169,10 +171,13 @@ def computed_by(paper: Paper, model: Thing, call: Call, result: Value) -> Value:
     """A pass by a method that is not in view: whether it records is not known where autograd is on."""
     event = _passed(paper, model, call, None if paper.around.recording else False)
     graph = None if paper.around.recording else False
-    if not isinstance(result, Tensor):
-        return Tensor(graph, model.sets, orders(event), divided=None)
+    given = of_arguments(paper, call)  # `model.module.loss((logits, features), y)`
+    made = result if isinstance(result, Tensor) else Tensor(graph, divided=None)
     return replace(
-        result, graph=graph, sets=result.sets | model.sets, forwards=result.forwards | orders(event)
+        made,
+        graph=graph,
+        sets=made.sets | given.sets | model.sets,
+        forwards=made.forwards | given.forwards | orders(event),
     )
 
 
@@ -188,10 +193,26 @@ def _clears_itself(model: Thing) -> bool:
     return known
 
 
-def _records(paper: Paper, model: Thing, given: Tensor) -> bool | None:
+# Forces are gradients of an energy, whatever computes them.
+_ASKS = re.compile(r"\.requires_grad_\((True)?\)|\.requires_grad\s*=\s*True|\benable_grad\(")
+
+
+def _asks_for_gradients(module: Module, at: ast.AST) -> bool:
+    """The function around a pass turns gradients on by hand: for an input, or inside what is evaluated without them."""
+    function = module.function(at)
+    if function is None:
+        return False
+    kept = module.notes("asks for gradients")
+    if function not in kept:
+        kept[function] = _ASKS.search(module.segment(function)) is not None
+    return bool(kept[function])
+
+
+def _records(paper: Paper, model: Thing, given: Tensor, at: ast.AST) -> bool | None:
     """Whether a graph is built. A frozen model builds none unless its input has one."""
-    unsure = paper.around.unsure or volatile_works(paper.module)
-    if unsure and model.facts.get("training") is False:
+    if model.facts.get("training") is False and (
+        paper.around.unsure or volatile_works(paper.module) or _asks_for_gradients(paper.module, at)
+    ):
         return None
     return paper.around.recording and (not model.facts.get("frozen") or given.graph is not False)
 

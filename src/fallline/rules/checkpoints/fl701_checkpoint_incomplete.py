@@ -273,6 +273,7 @@ for epoch in range(10):
         for _, function, home in called_functions(module):
             if home is not module:
                 found += [s for s in saves(home) if home.function(s.call) is function]
+        found = [s for s in found if not _first_weights(s)]
         told: set[tuple[str, ...]] = set()
         for saved in found:
             for finding in self._check_saved(module, saved, used, found):
@@ -384,11 +385,13 @@ def _matters(module: Module, saved: Saved, used: list[Used], missing: list[str])
     """Somebody goes on from this file, and what it lacks is not only a loss scale, which is found again in a few updates."""
     if _only_a_scale(missing) or set(missing) <= {_name(u) for u in used if not u.sure}:
         return False
+    if _at_the_end(module, saved, used):
+        return False
     if _resumed(module, saved):
         return True
     if "optimizer" not in saved.roles() or _only_evaluated(module, saved):
         return False
-    return not _at_the_end(module, saved, used) and _restores(module)
+    return _restores(module)
 
 
 def _only_a_scale(missing: list[str]) -> bool:
@@ -432,8 +435,24 @@ def _at_the_end(module: Module, saved: Saved, used: list[Used]) -> bool:
     if saved.module is not module or module.in_loop(saved.call):
         return False
     home = module.function(saved.call)
+    if home is not None and any(a.arg.endswith("epoch") for a in home.args.args):
+        return False  # the end of an epoch
     stepping = [u.node for u in used if module.function(u.node) is home and module.in_loop(u.node)]
     return any(node.lineno < saved.call.lineno for node in stepping if isinstance(node, ast.expr))
+
+
+_EPOCHS = re.compile(r"(?i)epoch|step|iter")
+
+
+def _first_weights(saved: Saved) -> bool:
+    """Saved before the loop over the epochs begins: the weights that a run starts from, and nothing to go on from."""
+    module, call = saved.module, saved.call
+    if module.in_loop(call):
+        return False
+    home = module.function(call)
+    loops = [n for n in module.all(ast.For) if module.function(n) is home and not module.in_loop(n)]
+    epochs = [n for n in loops if _EPOCHS.search(ast.unparse(n.target))]
+    return bool(epochs) and all(call.lineno < loop.lineno for loop in epochs)
 
 
 def _only_evaluated(module: Module, saved: Saved) -> bool:

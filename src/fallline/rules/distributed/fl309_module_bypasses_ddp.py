@@ -35,7 +35,11 @@ loss = loss_fn(model(inputs), targets)      # not model.module(inputs)
                     pending.append(event)
                 case Backward():
                     bypassed = [f for f in pending if f.bypass and f.training is not False]
-                    through = any(f.wrapper == "ddp" and not f.bypass for f in pending)
+                    # and the model itself was called: its method is a criterion that it keeps
+                    same = {f.model for f in bypassed} - {None}
+                    through = any(
+                        not f.bypass and (f.wrapper == "ddp" or f.model in same) for f in pending
+                    )
                     # the gradients may be averaged by hand before the step
                     by_hand = trace.after(event).until(Step).of(GradWrite, Opaque)
                     # an attack, whose gradients are cleared before anything steps with them

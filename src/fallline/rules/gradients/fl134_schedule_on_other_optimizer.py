@@ -172,9 +172,11 @@ def _uses(module: Module, name: ast.Name) -> list[ast.Name]:
 
 
 def _idle(trace: Trace, advance: SchedulerStep) -> bool:
-    """The scheduler's own optimizer was seen to be made, and never steps."""
+    """The scheduler's own optimizer was seen to be made, and never steps. One of a single made-up number only lends it."""
     made = trace.optimizer(advance.optimizer)
-    return made is not None and not made.assumed and made.id not in trace.optimizers
+    if made is None or made.assumed or made.loose:
+        return False
+    return made.id not in trace.optimizers
 
 
 def _in_one_function(step: Step, advance: SchedulerStep) -> bool:

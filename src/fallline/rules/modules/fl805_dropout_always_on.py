@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.calls import last_name, of_self
 from fallline.flow.draws import drawn_in_every_mode
+from fallline.flow.options import stays
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -201,12 +202,14 @@ class Attention(nn.Module):
                     module.location(call),
                     f"This attention drops with `dropout_p={module.segment(rate)}` in evaluation too, because the function does not know the module's mode. "
                     f"Pass `dropout_p={module.segment(rate)} if self.training else 0.0`.",
+                    severity=_while_off(module, rate),
                 )
         for call in module.calls(*_FUNCTIONS):
             if self._always_on(module, call) and not _on_purpose(module, call):
                 yield self.finding(
                     module.location(call),
                     f"`{module.segment(call.func)}` has no `training=self.training`, so it drops units in evaluation too and results differ from call to call. Pass it.",
+                    severity=_while_off(module, Module.argument(call, 1, "p")),
                 )
         for layer in module.calls(*_LAYERS):
             use = module.parent(layer)
@@ -258,6 +261,20 @@ class Attention(nn.Module):
         if use is None or text is None:
             return None
         return Fix("Follow the module's mode", (Editor(module).replace(use, text),))
+
+
+def _while_off(module: Module, rate: ast.expr | None) -> Severity | None:
+    """A note where the rate is an argument of the constructor that is 0 wherever the project gives it."""
+    match rate:
+        case ast.Attribute(ast.Name("self"), attr) if (cls := module.class_(rate)) is not None:
+            given = module.attribute_values(cls, attr)
+            off = given and all(
+                module.number(v) == 0
+                or (isinstance(v, ast.Name) and stays((module,), v.id, 0, code=True))
+                for v in given
+            )
+            return Severity.INFO if off else None
+    return None
 
 
 def _attention_rate(module: Module, call: ast.Call) -> ast.expr | None:

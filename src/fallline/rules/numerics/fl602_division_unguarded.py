@@ -27,7 +27,7 @@ _NOT_SAID = frozenset(
 )
 
 
-_PREDICTED = re.compile(r"(?i)thresh|prob|score|logit|pred|confid|margin|entropy|hard")
+_PREDICTED = re.compile(r"(?i)thresh|prob|score|logit(?!s?_mask)|pred|confid|margin|entropy|hard")
 
 
 class DivisionUnguarded(Rule):

@@ -379,6 +379,8 @@ def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
     """
     if last_name(root) == "rsqrt":
         return False  # at zero even the value is infinite
+    if _two_squares(module, of):
+        return True
     if not _summed(module, of):
         return False
     base = _squared(module, of)
@@ -403,6 +405,17 @@ def _summed(module: Module, node: ast.expr) -> bool:
         case ast.BinOp(left, _, right):
             sides = [n for n in (left, right) if not _is_setting(module, n)]
             return bool(sides) and all(_summed(module, side) for side in sides)
+    return False
+
+
+def _two_squares(module: Module, of: ast.expr) -> bool:
+    """`real**2 + imag**2`: both parts of a number would have to be 0 at once. Where two points are compared they often are."""
+    match values_of(module).origin(of):
+        case ast.BinOp(left, ast.Add() | ast.Sub(), right):
+            bases = [squared_base(module, side) for side in (left, right)]
+            made = [values_of(module).origin(base) for base in bases if base is not None]
+            apart = (isinstance(m, ast.BinOp) and isinstance(m.op, ast.Sub) for m in made)
+            return len(made) == 2 and not any(apart)
     return False
 
 
