@@ -75,7 +75,8 @@ def _same_cause(one: Finding, other: Finding) -> bool:
     if (one.code, here.path, here.function) != (other.code, there.path, there.function):
         return False
     near = abs(here.line - there.line) <= _NEAR
-    return near or one.related["cause"] == other.related["cause"]
+    # what is presumed of a function adds nothing to what is known of it
+    return near or "presumes" in other.evidence or one.related["cause"] == other.related["cause"]
 
 
 def _more(count: int) -> str:

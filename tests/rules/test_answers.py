@@ -44,6 +44,24 @@ def synthesize(checkpoint, mels):
     print(sum(p.numel() for p in tacotron.parameters()))
     return [tacotron(mel).cpu().numpy() for mel in mels]
 """
+RESTS = """\
+import torch
+
+
+class Restorer:
+    def test(self):
+        self.netG.eval()
+        self.fake = self.netG(self.low)
+        self.netG.train()
+"""
+STEPWISE = """\
+import torch
+
+
+def synthesize(model, text):
+    mels = model.incremental_forward(text, fast=True)
+    return mels.cpu().numpy()
+"""
 SIBLINGS = """\
 import torch
 from torch import nn
@@ -74,7 +92,9 @@ def notes(source: str, code: str) -> list[int]:
     return [f.at.line for f in found]
 
 
-@pytest.mark.parametrize(("source", "line"), [(ENCODER, 12), (SELF, 10), (BY_USE, 7)])
+@pytest.mark.parametrize(
+    ("source", "line"), [(ENCODER, 12), (SELF, 10), (BY_USE, 7), (RESTS, 7), (STEPWISE, 5)]
+)
 def test_an_answer_that_leaves_the_graph_is_noted(source: str, line: int) -> None:
     assert notes(source, "FL402") == [line]
 
@@ -118,3 +138,38 @@ def test_a_method_that_forgets_the_mode_its_siblings_set_is_noted() -> None:
 )
 def test_a_mode_that_somebody_sets_is_left_alone(source: str) -> None:
     assert notes(source, "FL809") == []
+
+
+TRAINER = """\
+import torch
+from torch import nn, optim
+
+
+class Trainer(nn.Module):
+    def __init__(self, model, loader, held_out):
+        super().__init__()
+        self.model = model
+        self.parallel = nn.DataParallel(self.model)
+        self.loader, self.held_out = loader, held_out
+        self.optimizer = optim.SGD(self.parameters(), lr=0.1)
+
+    def train_model(self):
+        for epoch in range(10):
+            for x, y in self.loader:
+                nn.functional.cross_entropy(self.parallel(x), y).backward()
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            self.evaluate()
+
+    def evaluate(self):
+        self.eval()
+        with torch.no_grad():
+            for x, y in self.held_out:
+                self.parallel(x)
+"""
+
+
+def test_the_mode_of_a_module_reaches_what_it_holds_and_its_optimizer_steps_it() -> None:
+    assert [f.at.line for f in read_text(TRAINER) if f.code == "FL804"] == [22]
+    back = TRAINER.replace("range(10):\n", "range(10):\n            self.train()\n")
+    assert [f.at.line for f in read_text(back) if f.code == "FL804"] == []

@@ -141,6 +141,20 @@ class Trace:
         known = self.optimizer(optimizer)
         return (known.parameters or None) if known is not None else None
 
+    def sets_of(self, model: str | None) -> frozenset[str]:
+        """The parameter sets of a model and of the models that it holds: what an optimizer that steps it has. By itself it is one."""
+        if model is None:
+            return frozenset()
+        known = self.model(model)
+        held = (known.parameters or frozenset()) | (known.parts or frozenset()) if known else ()
+        return frozenset({model, *held})
+
+    def within(self, model: str) -> list[str]:
+        """The models that a call of one of them reaches too: itself, those that share its parameters, and those that it holds."""
+        mine = self.sets_of(model)
+        others = (o.id for o in self.objects_of(Model) if o.parameters and o.parameters <= mine)
+        return list(dict.fromkeys((model, *others)))
+
     def type_of(self, optimizer: str | None) -> str:
         """`SGD`, `AdamW`, ...; empty where it is not known."""
         known = self.optimizer(optimizer)

@@ -18,7 +18,7 @@ __all__ = ["Answer", "answers", "left_in_train_mode", "recorded"]
 # Training, or a gradient that is wanted for something else (an attack, a force, an explanation), or a mode or recording that is chosen here.
 _WANTS_GRADIENTS = re.compile(
     r"backward|\.step\(|zero_grad|requires_grad|autograd|\.grad\b|grad_enabled|enable_grad|gradient|no_grad|inference_mode|"
-    r"volatile|onnx|\.jit|trace\(|optimi[sz]er|_is_training|\.train\(\)|create_graph|hessian|saliency|attack|adversar"
+    r"volatile|onnx|\.jit|trace\(|optimi[sz]er|_is_training|create_graph|hessian|saliency|attack|adversar"
 )
 # The file turns recording off for everything in it, or leaves that to a framework.
 _ELSEWHERE = re.compile(
@@ -31,9 +31,11 @@ _NAMED = re.compile(
     re.I,
 )
 _OTHERWISE = re.compile(
-    r"train|loss|forward|action|(^|_)act(_|$)|explore|rollout|collect|step_env|fit|monte|mc_", re.I
+    r"train|loss|forward|action|(^|_)act(_|$)|explore|rollout|collect|step_env|fit|monte|mc_|flops|macs|complexity|summary|profil|activation",
+    re.I,
 )
 _PHASE = re.compile(r"(is_)?train(ing)?|mode|phase|backprop|optimi[sz]er|criterion_?opt")
+_RUNS = re.compile(r"forward(_\w+)?|\w+_forward")
 _LEAVES = frozenset({"numpy", "tolist", "item"})
 _RESTS = frozenset({"eval"})
 
@@ -52,8 +54,12 @@ def answers(module: Module) -> Iterator[Answer]:
     if module.is_benchmark or _ELSEWHERE.search(module.source.text):
         return
     for answer in _asked(module):
-        body = _body(module, answer.function)
-        if not _leaves(answer.function) or _WANTS_GRADIENTS.search(body):
+        rests = _sets_mode(answer.function, answer.model, _RESTS)
+        if not rests and (
+            not _leaves(answer.function) or ".train()" in _body(module, answer.function)
+        ):
+            continue
+        if _WANTS_GRADIENTS.search(_body(module, answer.function)):
             continue
         if not _is_frozen(module, answer.function):
             yield answer
@@ -136,7 +142,7 @@ def _calls_model(module: Module, call: ast.Call) -> bool:
     ) in _modules_by_use(module):
         return True
     match call.func:
-        case ast.Attribute(of, "forward"):
+        case ast.Attribute(of, name) if _RUNS.fullmatch(name):
             return looks_like_model(of) or (is_name(of, "self") and _is_network(module, call))
         case ast.Name("self"):
             return _is_network(module, call)
@@ -151,8 +157,10 @@ def _is_network(module: Module, node: ast.AST) -> bool:
 
 
 def _named(call: ast.Call) -> str:
-    func = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "forward" else call.func  # fmt: skip
-    return ast.unparse(func)
+    match call.func:
+        case ast.Attribute(of, name) if _RUNS.fullmatch(name):
+            return ast.unparse(of)
+    return ast.unparse(call.func)
 
 
 def _asks_which(function: ast.FunctionDef) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
 
 from fallline.flow.calls import last_name, names_in, of_self
 from fallline.flow.modules import annotates_module, construction, has_state
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, methods_of, walk
+from fallline.syntax.nodes import below, is_name, methods_of, walk
 
 __all__ = ["Kept", "kept_layers", "self_assignment"]
 
@@ -22,6 +21,9 @@ _OWN_METHODS = frozenset({"parameters", "named_parameters", "__setattr__", "trai
 # Builtins that only look at what they are given.
 _PLAIN_HOLDERS = frozenset("list List Sequence tuple Tuple dict Dict Mapping".split())
 _LAYERS = re.compile(r"(^|_)(model|module|layer|block|encoder|decoder)$")
+_MAKES_LAYERS = re.compile(
+    r"(^|_)(get|make|build|create|instantiate)_(\w+_)?(layer|block|module|net|network|model|head|encoder|decoder|conv|mlp|expert|stage)(_\w+)?$"
+)
 _LOOKS = frozenset("len enumerate zip range reversed print list sum iter isinstance".split())
 
 
@@ -35,6 +37,7 @@ class Kept:
     name: str
     value: ast.expr
     made: ast.expr  # the list or dict behind the value
+    presumed: bool = False  # that they are layers is known by how they are called alone
 
     @property
     def is_dict(self) -> bool:
@@ -78,9 +81,12 @@ def kept_layers(module: Module) -> Iterator[Kept]:
         if cls is None:
             continue
         kept = Kept(module, cls, statement, name, value, made)
-        if any(_is_layer(module, item) for item in chain(inside, _added(kept))):
-            if module.is_module_class(cls) and not _registered(kept):
-                yield kept
+        put_in = [*inside, *_added(kept)]
+        sure = any(_is_layer(module, item) for item in put_in) or _says_layers(kept)
+        if not sure and not (any(map(_looks_like_layer, put_in)) and _elements_called(kept)):
+            continue
+        if module.is_module_class(cls) and not _registered(kept):
+            yield kept if sure else replace(kept, presumed=True)
 
 
 def self_assignment(statement: ast.AST | None) -> tuple[str | None, ast.expr | None]:
@@ -126,6 +132,35 @@ def _contents(module: Module, made: ast.expr) -> list[ast.expr] | None:
                     plain = last_name(holder) in _PLAIN_HOLDERS
                     return [element] if plain and annotates_module(module, element) else None
     return items(module.value(made))
+
+
+def _says_layers(kept: Kept) -> bool:
+    """`self.layers: list[nn.Module] | None`, somewhere in the class, or `layers: list[nn.Module]` in its body."""
+    for said in below(kept.cls, ast.AnnAssign):
+        if of_self(said.target) != kept.name and not is_name(said.target, kept.name):
+            continue
+        for holder in below(said.annotation, ast.Subscript):
+            element = holder.slice.elts[-1] if isinstance(holder.slice, ast.Tuple) else holder.slice
+            if last_name(holder.value) in _PLAIN_HOLDERS and annotates_module(kept.module, element):
+                return True
+    return False
+
+
+def _looks_like_layer(item: ast.expr) -> bool:
+    """`make_block(...)`, `get_layer(config)`: a maker that cannot be seen, named after what it makes."""
+    return isinstance(item, ast.Call) and _MAKES_LAYERS.search(last_name(item)) is not None
+
+
+def _elements_called(kept: Kept) -> bool:
+    """`for layer in self.layers: x = layer(x)`, `self.layers[i](x)`."""
+    for node, up in kept.uses():
+        match up:
+            case ast.Subscript() if isinstance(kept.module.parent(up), ast.Call):
+                return getattr(kept.module.parent(up), "func", None) is up
+            case ast.For(ast.Name(name), loop) if loop is node:
+                if any(is_name(c.func, name) and c.args for c in below(up, ast.Call)):
+                    return True
+    return False
 
 
 def _on_the_spot(item: ast.expr) -> bool:
@@ -290,8 +325,10 @@ def _wrapped(kept: Kept) -> bool:
         given = [*call.args, *(k.value for k in call.keywords)]
         if any(kept.is_mine(_container_behind(a)) for a in given) and not _looks(kept, call):
             return True
-    values = kept.module.attribute_values(kept.cls, kept.name)
-    return any(_contents(kept.module, kept.module.value(v)) is None for v in values)
+    values = map(kept.module.value, kept.module.attribute_values(kept.cls, kept.name))
+    # None holds the place until the list is made
+    made = (v for v in values if not (isinstance(v, ast.Constant) and v.value is None))
+    return any(_contents(kept.module, v) is None for v in made)
 
 
 def _looks(kept: Kept, call: ast.Call) -> bool:

@@ -314,6 +314,7 @@ for _ in range(2):
                     f"`{answer.model}` is called for its answer alone while autograd records, so every activation is kept until the answer is dropped. Put `{answer.function.name}` under torch.no_grad()",
                     presuming="no caller has turned recording off",
                     severity=Severity.INFO,
+                    related={"cause": module.location(answer.function)},
                 )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
@@ -351,7 +352,11 @@ def _evaluations(trace: Trace) -> list[Forward]:
         e
         for e in forwards
         if _builds_for_nothing(e)
-        and (not trained or e.model in trained or _built_again(trace, e, trained))
+        and (
+            not trained
+            or not trace.sets_of(e.model).isdisjoint(trained)
+            or _built_again(trace, e, trained)
+        )
         and e.at.function not in attacks
     ]
 

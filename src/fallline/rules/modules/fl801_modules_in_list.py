@@ -240,7 +240,10 @@ class Policies(nn.Module):
                 f"`self.{kept.name}` is a plain {kind} of layers, so nn.Module does not register them: they are not trained, moved to the "
                 f"device, saved or switched to eval. Use `nn.{better}`",
                 # layers that nothing but the constructor touches may only be there to initialise others
-                severity=None if kept.used_later() else Severity.WARNING,
+                severity=_gravity(kept),
+                presuming="what makes them returns layers with parameters"
+                if kept.presumed
+                else None,
                 attribute=kept.name,
                 container=kind,
             )
@@ -256,6 +259,12 @@ class Policies(nn.Module):
             return None
         text = f"{wrapper}({'' if kept.is_empty else module.segment(kept.value)})"
         return Fix(f"Register the layers: {wrapper}", (Editor(module).replace(kept.value, text),))
+
+
+def _gravity(kept: Kept) -> Severity | None:
+    if kept.presumed:
+        return Severity.INFO
+    return None if kept.used_later() else Severity.WARNING
 
 
 def _used_plainly(kept: Kept) -> bool:

@@ -265,15 +265,16 @@ for epoch in range(2):
         ] = {}  # model → the eval() under which a forward reached a backward
         for event in trace.of(Mode, Forward, Step):
             match event:
-                case Mode(model=str(model), mode="eval") if not event.chosen:
-                    evaluating.setdefault(model, event)
-                    evaluated.discard(
-                        model
-                    )  # eval() once more, right before training, is meant: a linear probe
-                case Mode(model=str(model)):
-                    evaluating.pop(model, None)
-                    suspects.pop(model, None)
-                    evaluated.discard(model)
+                case Mode(model=str(owner), mode="eval") if not event.chosen:
+                    for model in trace.within(owner):
+                        evaluating.setdefault(model, event)
+                        # eval() once more, right before training, is meant: a linear probe
+                        evaluated.discard(model)
+                case Mode(model=str(owner)):
+                    for model in trace.within(owner):
+                        evaluating.pop(model, None)
+                        suspects.pop(model, None)
+                        evaluated.discard(model)
                 case Forward(model=str(model), grad=False) if model in evaluating:
                     evaluated.add(model)
                 case Forward(model=str(model)) if event.used and event.grad is not False:
@@ -365,10 +366,11 @@ def _steps(trace: Trace, step: Step, model: str) -> bool:
     critic rests in eval mode while its generator learns.
     """
     held = step.parameters or trace.held_by(step.optimizer)
+    mine = trace.sets_of(model)
     if held:
-        return model in held
+        return not mine.isdisjoint(held)
     others = [other for other in trace.optimizers if other != step.optimizer]
-    if any(model in (trace.held_by(other) or ()) for other in others):
+    if any(not mine.isdisjoint(trace.held_by(other) or ()) for other in others):
         return False
     return not others or _stays(trace, step, model)
 

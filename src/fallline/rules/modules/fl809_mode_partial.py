@@ -73,9 +73,11 @@ towards the validation data. A target network in train mode gives noisy targets.
             match event:
                 case Batch():
                     loop = event
-                case Mode(model=str(name)):
-                    modes[name] = event
-                case Forward(model=str(name)) if name in trained and _in_evaluation(event):
+                case Mode(model=str(owner)):
+                    modes |= dict.fromkeys(trace.within(owner), event)
+                case Forward(model=str(name)) if _in_evaluation(event):
+                    if trained.isdisjoint(trace.sets_of(name)):
+                        continue
                     if event.at.function in walked or (name, event.at.function) in seen:
                         continue
                     if _in_train_mode(trace, event, modes.get(name)):
