@@ -246,20 +246,26 @@ def broken(stage: Stage, real: Real, fault: Break) -> Shown:
 
 
 def cost(stage: Stage, real: Real, turns: int) -> str:
-    """CPU time watched over bare, in turns."""
-    ratios, walls = [], []
+    """CPU time of the whole process, start and end included, watched against bare: in turns, bare first and last."""
+    bare = [_cpu(stage, real, False)]
+    watched = []
     for _ in range(turns):
-        bare = stage.run(real, stage.lay(real, "bare"), None, bits=False)
-        watched = stage.run(
-            real, stage.lay(real, "watched"), stage.work / "runs" / real.name, bits=False
-        )
-        ratios.append(watched.cpu / bare.cpu)
-        walls.append(watched.seconds / bare.seconds)
-    ratios.sort()
+        watched.append(_cpu(stage, real, True))
+        bare.append(_cpu(stage, real, False))
+    once = statistics.fmean(bare)
+    more = statistics.fmean(watched) - once
     return (
-        f"| {real.script} | {bare.seconds:.1f} | {statistics.median(ratios):.3f} "
-        f"({ratios[0]:.3f} - {ratios[-1]:.3f}) | {statistics.median(walls):.3f} |"
+        f"| {real.repo} | {real.script} | {once:.1f} | {more:+.2f} | {1 + more / once:.2f} | "
+        f"{max(bare) / min(bare):.2f} |"
     )
+
+
+def _cpu(stage: Stage, real: Real, watched: bool) -> float:
+    folder = stage.lay(real, "watched" if watched else "bare")
+    ran = stage.run(real, folder, stage.work / "runs" / real.name if watched else None, bits=False)
+    if ran.status:
+        raise Unusable(f"{real.name}: exit {ran.status}: {ran.output[-300:]}")
+    return ran.cpu
 
 
 class Kept:
@@ -328,6 +334,28 @@ def _steps(stage: Stage, real: Real, only: str | None) -> list[tuple[str, Callab
     return steps
 
 
+def _costs(stage: Stage, chosen: list[Real], turns: int, write: bool) -> None:
+    rows, left_out = [], []
+    for real in chosen:
+        try:
+            rows.append(cost(stage, real, turns))
+        except (Unusable, subprocess.CalledProcessError) as error:
+            left_out.append(real.name)
+            print(f"{real.name}: {error}", flush=True)
+            continue
+        print(rows[-1], flush=True)
+    if write:
+        load = ", ".join(f"{n:.1f}" for n in os.getloadavg())
+        head = [
+            f"`python benchmarks/real_scripts.py --mirror DIR --site DIR --cost {turns}`, {machine()}; the load at the end was {load}.",
+            f"CPU seconds of whole processes, start and end included, bare and watched in turns. Not run: {', '.join(left_out) or 'none'}.",
+            "",
+            "| repository | script | bare, CPU s | watched, CPU s more | CPU x | bare, longest over shortest |",
+            "|---|---|---|---|---|---|",
+        ]
+        write_section("real scripts, cost", "\n".join([*head, *rows]))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -352,16 +380,7 @@ def main() -> int:
     stage = Stage(args.mirror, args.site, args.work)
     chosen = [s for s in SCRIPTS if not args.names or s.name in args.names]
     if args.cost:
-        rows = ["| script | bare, s | CPU x | wall x |", "|---|---|---|---|"]
-        for real in chosen:
-            rows.append(cost(stage, real, args.cost))
-            print(rows[-1], flush=True)
-        if args.write:
-            write_section(
-                "real scripts, cost",
-                f"`python benchmarks/real_scripts.py --mirror DIR --cost {args.cost}`, {machine()}\n\n"
-                + "\n".join(rows),
-            )
+        _costs(stage, chosen, args.cost, args.write)
         return 0
     good = [
         "| repository | script | updates | same bits | errors and warnings, judged |",

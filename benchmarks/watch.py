@@ -445,8 +445,7 @@ def main() -> int:
         parts.append(short_steps(200 if args.quick else 4_000))
         print(parts[-1], flush=True)
     if args.only in (None, "runs"):
-        seconds, pairs = (10, 1) if args.quick else (60, 3)
-        parts.append("\n".join(watch_runs.table(seconds, pairs, list(watch_runs.JOBS))))
+        parts.append("\n".join(watch_runs.table(10 if args.quick else 60, list(watch_runs.JOBS))))
     if args.only in (None, "table"):
         parts.insert(0, "\n".join(table(args.blocks, args.steps, tools)))
     if args.write:

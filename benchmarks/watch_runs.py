@@ -1,45 +1,67 @@
-"""What `fallline run` costs whole runs with short steps: CPU time of the process, bare and watched in turns.
+"""What `fallline run` costs whole runs with short steps: CPU time of the process, watched and bare side by side.
 
-    python benchmarks/watch_runs.py [--seconds 60] [--pairs 3] [--job NAME ...]
+    python benchmarks/watch_runs.py [--seconds 40] [--job NAME ...]                # five jobs, about 11 minutes alone on a machine
+    python benchmarks/watch_runs.py --all                                           # also FSDP2, Accelerate and Lightning
 
-Each job is a script of its own and makes as many updates as fill so many seconds when it runs bare. What counts is the CPU time of
-the whole process, all threads, from the first update to the end of the last; start-up is given apart. `watch.py --only runs` writes the
-table into RESULTS.md.
+Each job is a script of its own and makes as many updates as fill so many seconds when it runs bare. It is started bare, watched and
+bare again, all at once, and the three take turns: each makes a few updates (about 15 ms) and hands over. Whatever else the machine
+does in that time slows all of them alike, so the ratio of two of them can be trusted where their seconds cannot. The second bare copy
+shows how much two processes that do the same differ.
 
-Jobs of one process run a third time, bare but with a thread that sleeps: the C library takes shortcuts (no locks in malloc, no atomic
-counts of shared pointers) as long as a process has never had a second thread, and whoever starts one loses them. Most trainings have
-one: a loader's, a logger's, a progress bar's, OpenMP's.
+What counts is the CPU time of the whole process, all threads, from the first update to the end of the last; start-up is given apart.
+The first of the ratios is of that. The second is of the training thread alone, the median over all turns: what an update costs while
+watching rests, which it does nearly always.
 """
 
 from __future__ import annotations
 
 import argparse
 import compileall
+import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 
 HEAD = """
-import sys, time, torch
+import json, os, sys, time, torch
 from torch import nn
 torch.set_num_threads(1)
 torch.manual_seed(0)
-updates = int(sys.argv[1])
+updates, several = int(sys.argv[1]), int(sys.argv[2])
+class Turns:
+    def __init__(self, mine, next):
+        self.pipes = [os.open(path, os.O_RDWR) for path in (mine, next)]
+        self.blocks, self.first = [], None
+    def wait(self):
+        os.read(self.pipes[0], 1)
+        self.began = time.thread_time()
+    def hand_over(self):
+        self.blocks.append(time.thread_time() - self.began)
+        os.write(self.pipes[1], b"x")
+    def made(self, number):
+        if number == 0:
+            self.first = time.process_time()
+            self.wait()
+        elif number % several == 0:
+            self.hand_over()
+            self.wait()
+    def over(self):
+        self.hand_over()
+        print("COST", json.dumps([self.first, time.process_time() - self.first, self.blocks]), flush=True)
+class Nobody:
+    def made(self, number): pass
+    def over(self): pass
+turns = Nobody() if int(os.environ.get("RANK", 0)) else Turns(*sys.argv[3:5])
 """
 TAIL = """
-    if number == 0:
-        started, before = time.process_time(), time.perf_counter()
-print(f"COST {started} {time.process_time() - started} {time.perf_counter() - before}\\n", end="", flush=True)
-"""
-
-SLEEPER = """
-import threading, time
-threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+    turns.made(number)
+turns.over()
 """
 
 # A replay buffer, a target network, an acting pass between the updates.
@@ -139,7 +161,7 @@ for number in range(updates + 1):
     accelerator.backward(loss)
     optimizer.step()
 """
-# The Trainer has the loop: the times are taken in it, and the loop that prints them has nothing to do.
+# The Trainer has the loop: the turns are taken in it, and the loop behind it has nothing to do.
 LIGHTNING = """
 import lightning, logging, warnings
 warnings.filterwarnings("ignore")
@@ -151,9 +173,7 @@ class Task(lightning.LightningModule):
     def training_step(self, batch, number):
         return nn.functional.cross_entropy(self.net(batch[0]).flatten(0, 1), tokens[0].flatten())
     def on_train_batch_end(self, *args):
-        global started, before
-        if self.global_step == 1:
-            started, before = time.process_time(), time.perf_counter()
+        turns.made(self.global_step - 1)
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=1e-4)
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tokens), batch_size=None)
@@ -162,7 +182,7 @@ trainer = lightning.Trainer(
     enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
 )
 trainer.fit(Task(), data)
-for number in range(1, 2):
+for number in ():
     pass
 """
 
@@ -179,60 +199,81 @@ JOBS = {
 }
 
 
-def once(script: str, ranks: int, updates: int, how: str) -> tuple[float, float, float]:
-    """CPU seconds until the first update, those of all others, and wall seconds of these; rank 0 where there are several."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "job.py"
-        path.write_text((SLEEPER if how == "sleeper" else "") + HEAD + script + TAIL)
-        command = [str(path), str(updates)]
-        if how == "watched":
-            command = ["-m", "fallline", "run", "--out", str(Path(folder) / "run"), *command]
-        if ranks > 1:
-            launcher = [
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                "--nproc-per-node",
-                str(ranks),
-            ]
-            command = [*launcher, *command]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        done = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, env=environment, cwd=folder
-        )
-    found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("COST")]
-    if not found:
-        raise SystemExit(done.stdout + done.stderr)
-    start, cost, wall = (
-        statistics.fmean(map(float, column)) for column in zip(*found, strict=True)
-    )
-    return start, cost, wall
+MORE = ("FSDP2", "Accelerate", "Lightning")  # only with --all
+TURN = 15.0  # milliseconds
 
 
-def table(seconds: float, pairs: int, names: list[str]) -> list[str]:
+class Cost(NamedTuple):
+    """Of one process, rank 0 where there are several."""
+
+    start: float  # CPU seconds until the first update
+    cpu: float  # of all others, in all threads
+    turns: list[float]  # of the training thread alone, in each turn
+
+
+def together(script: str, ranks: int, updates: int, several: int, ways: list[str]) -> list[Cost]:
+    """Start the job in each of these ways, and let them take turns."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        pipes = [folder / f"turn{number}" for number in range(len(ways))]
+        for pipe in pipes:
+            os.mkfifo(pipe)
+        running = []
+        for number, how in enumerate(ways):
+            place = folder / str(number)
+            place.mkdir()
+            (place / "job.py").write_text(HEAD + script + TAIL)
+            after = pipes[(number + 1) % len(ways)]
+            command = ["job.py", str(updates), str(several), str(pipes[number]), str(after)]
+            running.append(_started(command, how, ranks, place))
+        with pipes[0].open("wb") as first:
+            first.write(b"x")
+        outputs = [process.communicate()[0] for process in running]
+    return [_cost(output) for output in outputs]
+
+
+def _started(command: list[str], how: str, ranks: int, place: Path) -> subprocess.Popen[str]:
+    if how == "watched":
+        command = ["-m", "fallline", "run", "--out", "run", *command]
+    if ranks > 1:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = [*launcher, *command]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return subprocess.Popen(
+        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, env=environment, cwd=place,
+    )  # fmt: skip
+
+
+def _cost(output: str) -> Cost:
+    for line in output.splitlines():
+        if line.startswith("COST "):
+            return Cost(*json.loads(line[5:]))
+    raise SystemExit(output)
+
+
+def _median(one: Cost, other: Cost) -> tuple[float, float]:
+    """The ratio of their turns, and its standard error."""
+    ratios = [a / b for a, b in zip(one.turns, other.turns, strict=False)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    return middle, 1.25 * (high - low) / 1.35 / len(ratios) ** 0.5
+
+
+def table(seconds: float, names: list[str]) -> list[str]:
     lines = [
-        "| job | updates | bare CPU, ms an update | CPU x, pairs | wall x | a sleeping thread alone, CPU x | start-up, CPU s more | bar |",
+        "| job | updates | bare CPU, ms an update | watched, CPU x | the training thread's turns, x | bare again, CPU x (turns x) | start-up, CPU s more | bar |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name in names:
         script, ranks, ms, bar = JOBS[name]
-        updates = int(1000 * seconds / ms)
-        ways = ["bare", "watched", *(["sleeper"] if ranks == 1 else [])]
-        rounds = []
-        for number in range(pairs):
-            order = ways[::-1] if number % 2 else ways
-            rounds.append({how: once(script, ranks, updates, how) for how in order})
-        ratios = [found["watched"][1] / found["bare"][1] for found in rounds]
-        walls = [found["watched"][2] / found["bare"][2] for found in rounds]
-        starts = [found["watched"][0] - found["bare"][0] for found in rounds]
-        bare = [found["bare"][1] / updates for found in rounds]
-        slept = [found["sleeper"][1] / found["bare"][1] for found in rounds if "sleeper" in found]
-        each = ", ".join(f"{r:.3f}" for r in ratios)
-        alone = f"{statistics.median(slept):.3f}" if slept else "–"
+        updates, several = int(1000 * seconds / ms), max(2, int(TURN / ms))
+        bare, watched, again = together(script, ranks, updates, several, ["bare", "watched", "bare"])  # fmt: skip
+        middle, error = _median(watched, bare)
         lines.append(
-            f"| {name} | {updates:,} | {1e3 * statistics.median(bare):.2f} | **{statistics.median(ratios):.3f}** ({each}) | "
-            f"{statistics.median(walls):.3f} | {alone} | {statistics.median(starts):.2f} | {bar} |"
+            f"| {name} | {updates:,} | {1e3 * bare.cpu / updates:.2f} | **{2 * watched.cpu / (bare.cpu + again.cpu):.3f}** | "
+            f"{middle:.3f} ± {error:.3f} | {again.cpu / bare.cpu:.3f} ({_median(again, bare)[0]:.3f}) | "
+            f"{watched.start - (bare.start + again.start) / 2:.2f} | {bar} |"
         )
         print(lines[-1], flush=True)
     return lines
@@ -242,13 +283,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=40)
+    parser.add_argument("--all", action="store_true", help="all jobs")
     parser.add_argument("--job", action="append", help="only jobs whose names hold this")
     args = parser.parse_args()
-    names = [n for n in JOBS if not args.job or any(part in n for part in args.job)]
+    wanted = args.job or [""]
+    names = [n for n in JOBS if any(part in n for part in wanted)]
+    if not args.all and not args.job:
+        names = [n for n in names if not n.endswith(MORE)]
     compileall.compile_dir(ROOT / "src", quiet=1)  # as pip does when it installs a package
-    table(args.seconds, args.pairs, names)
+    table(args.seconds, names)
     return 0
 
 

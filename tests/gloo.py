@@ -29,10 +29,10 @@ def run_ranks(command: list[str], **options: Any) -> subprocess.CompletedProcess
     return done
 
 
-def run_workers(worker: Path, world: int, *arguments: str, seconds: float = 400) -> str:
-    """That script on so many ranks, without a launcher; what they said. Again where gloo has taken one of them down."""
+def run_workers(*command: str, world: int, cwd: Path | None = None, seconds: float = 400) -> str:
+    """`python COMMAND...` on so many ranks, without a launcher; what they said. Again where gloo has taken one of them down."""
     for _ in range(ATTEMPTS):
-        said, statuses = _once(worker, world, arguments, seconds)
+        said, statuses = _once(command, world, cwd, seconds)
         if not aborted(said):
             break
     assert statuses == [0] * world, said[-3000:]
@@ -40,7 +40,7 @@ def run_workers(worker: Path, world: int, *arguments: str, seconds: float = 400)
 
 
 def _once(
-    worker: Path, world: int, arguments: tuple[str, ...], seconds: float
+    command: tuple[str, ...], world: int, cwd: Path | None, seconds: float
 ) -> tuple[str, list[int]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -48,7 +48,8 @@ def _once(
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(worker), *arguments],
+            [sys.executable, *command],
+            cwd=cwd,
             env=os.environ
             | shared
             | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},

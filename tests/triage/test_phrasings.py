@@ -8,17 +8,20 @@ measured untouched, then tuned on; phrasings_last_night.toml was written last an
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from fallline.report.answer import chapter
 from fallline.specialists import SPECIALISTS
-from fallline.triage import answer, playbooks
+from fallline.triage import answer as answered
+from fallline.triage import playbooks
 from fallline.triage.answer import SURE
 from fallline.triage.words import pointers, scope, tokens
 
 EVALS = Path(__file__).parents[2] / "evals"
+answer = cache(answered)  # several tests ask the same questions
 
 
 def questions(name: str) -> tuple[list[tuple[str, list[str]]], list[str]]:

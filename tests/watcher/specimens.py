@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import fcntl
+import gc
 import os
 import runpy
 import subprocess
@@ -76,13 +77,18 @@ def serve(folder: Path, mode: str) -> None:
     import torch
     import torch._dynamo  # optimizers import it on first use: seconds that every fork would pay
 
+    import fallline.cli.work.run  # all imported once, before the forks
+    import fallline.integrations.run
     import fallline.report.run
     import fallline.rules
     import fallline.watcher.judge
-    import fallline.watcher.session  # all imported once, before the forks
+    import fallline.watcher.session
 
     fallline.rules.all_rules()
+    _warm()
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()  # a fork that collects would copy every page
     waiting = sorted(folder.glob("*.py"))
     running: set[int] = set()
     while waiting or running:
@@ -95,6 +101,21 @@ def serve(folder: Path, mode: str) -> None:
         else:
             pid, _ = os.wait()
             running.discard(pid)
+
+
+def _warm() -> None:
+    """One update of each kind: what torch makes and imports on first use, every fork would make again."""
+    import torch
+
+    with torch.random.fork_rng():
+        model = torch.nn.Linear(2, 2)
+        for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+            optimizer = kind(model.parameters(), lr=0.1)
+            data = torch.utils.data.TensorDataset(torch.ones(2, 2))
+            for (x,) in torch.utils.data.DataLoader(data):
+                model(x).sum().backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
 
 
 def said_by_fallline(output: str) -> list[str]:

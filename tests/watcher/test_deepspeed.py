@@ -35,7 +35,7 @@ def check_precision(name: str, seen: dict[str, Any]) -> None:
 @pytest.mark.long
 def test_the_engine_is_watched(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
-    said = run_workers(WORKER, 2, str(tmp_path))
+    said = run_workers(str(WORKER), str(tmp_path), world=2)
     assert "the watcher failed" not in said, said
     result = json.loads((tmp_path / "result.json").read_text())
     for stage in "0123":

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fallline
-from fallline.watcher import duty, pace, updates
+from fallline.watcher import duty, measures, pace, rest, trail, updates
 from fallline.watcher import guard as guards
 from fallline.watcher.guard import GuardStop
 from fallline.watcher.later import Number, send, sent_numbers
@@ -154,6 +154,9 @@ def test_a_late_answer_about_updates_at_rest_counts_as_soon(
     """Ranks rest at different times, and have to do the same."""
     monkeypatch.setattr(duty, "ALLOWANCE", 0.0)  # rests as soon as it can
     monkeypatch.setattr(pace, "FIRST_REST", 4_000)
+    monkeypatch.setattr(rest.Rest, "_every", lambda *_: 1)  # as on a device: before every step
+    for part in (trail.Trail, measures.Measures):  # nobody waits for an update
+        monkeypatch.setattr(part, "awaits", lambda *_: None)
 
     def watched() -> Any:
         return train(tmp_path, range(120, 4_000), 400, guard_limit=limit)[0]

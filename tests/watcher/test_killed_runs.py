@@ -43,15 +43,16 @@ def killed_after(
     process.wait()
 
 
-def kill_runs(folder: Path, times: int) -> None:
+def kill_runs(folder: Path, times: int, longest: float = 2.0) -> None:
+    """`longest`: seconds until a run is killed; most are killed sooner."""
     (folder / "train.py").write_text(TRAIN)
     for turn in range(times):
         out = folder / f"run{turn}"
         moment = random.Random(turn).random()
         killed_after(
-            2 * moment**2, "run", "--out", str(out), "train.py", cwd=folder, begun=out.exists
+            longest * moment**2, "run", "--out", str(out), "train.py", cwd=folder, begun=out.exists
         )
-        killed_after(0.1 + moment, "report", str(out), cwd=folder)
+        killed_after(0.1 + longest / 2 * moment, "report", str(out), cwd=folder)
         try:
             read_run(out)
         except RunError as error:
@@ -63,7 +64,7 @@ def kill_runs(folder: Path, times: int) -> None:
 @pytest.mark.slow
 def test_killed_a_few_times(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    kill_runs(tmp_path, 4)
+    kill_runs(tmp_path, 4, longest=0.6)
 
 
 @pytest.mark.long

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
-import pytest
-
-from gloo import run_ranks
+from gloo import run_workers
 
 SCRIPT = """
 import sys
@@ -19,51 +16,49 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
-torch.manual_seed(0)
-module = [nn.Sequential(nn.Linear(8, 16), nn.ReLU()), nn.Linear(16, 3)][rank]
-stage = PipelineStage(module, rank, world, torch.device("cpu"))
-divides = "undivided" not in sys.argv
-schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=nn.CrossEntropyLoss(), scale_grads=divides)
-optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-for update in range(12):
-    x = torch.randn(16, 8)
-    optimizer.zero_grad()
-    if rank == 0:
-        schedule.step(x)
-    else:
-        losses = []
-        schedule.step(target=(x[:, 0] > 0).long(), losses=losses)
-        print("loss", float(torch.stack(losses).mean()))
-    optimizer.step()
+
+
+def train(divides):
+    torch.manual_seed(0)
+    module = [nn.Sequential(nn.Linear(8, 16), nn.ReLU()), nn.Linear(16, 3)][rank]
+    stage = PipelineStage(module, rank, world, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=nn.CrossEntropyLoss(), scale_grads=divides)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    for update in range(12):
+        x = torch.randn(16, 8)
+        optimizer.zero_grad()
+        if rank == 0:
+            schedule.step(x)
+        else:
+            losses = []
+            schedule.step(target=(x[:, 0] > 0).long(), losses=losses)
+            print("loss", float(torch.stack(losses).mean()))
+        optimizer.step()
+
+
+for how in sys.argv[1:]:
+    train(how == "divided")
 dist.destroy_process_group()
 """
 
 
-def run(folder: Path, *arguments: str, watched: bool) -> tuple[list[str], list[str]]:
-    """What the script prints, and the codes that were found."""
+def losses_of(folder: Path, *arguments: str, watched: bool = False) -> list[str]:
+    """What the script prints."""
     (folder / "pipe.py").write_text(SCRIPT)
-    out = folder / "run"
-    before = ["-m", "fallline", "run", "--out", str(out)] if watched else []
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-    ]
-    done = run_ranks([*launch, *before, "pipe.py", *arguments], cwd=folder)
-    assert done.returncode == 0, done.stderr[-2000:]
-    losses = [line for line in done.stdout.splitlines() if line.startswith("loss")]
-    found = json.loads((out / "findings.json").read_text()) if watched else []
-    return losses, [f["code"] for f in found if f["severity"] != "info"]
+    before = ("-m", "fallline", "run", "--out", "run") if watched else ()
+    said = run_workers(*before, "pipe.py", *arguments, world=2, cwd=folder)
+    return [line for line in said.splitlines() if line.startswith("loss")]
 
 
-@pytest.mark.parametrize(("arguments", "codes"), [((), []), (("undivided",), ["FL104"])])
-def test_a_schedule_that_divides(
-    tmp_path: Path, arguments: tuple[str, ...], codes: list[str]
-) -> None:
-    bare, _ = run(tmp_path, *arguments, watched=False)
-    losses, found = run(tmp_path, *arguments, watched=True)
-    assert losses == bare and len(losses) == 12
-    assert found == codes
+def test_a_schedule_that_divides_and_one_that_does_not(tmp_path: Path) -> None:
+    bare = losses_of(tmp_path, "divided", "undivided")
+    assert len(bare) == 24
+    for how, expected, codes in (
+        ("divided", bare[:12], []),
+        ("undivided", bare[12:], ["FL104"]),
+    ):
+        folder = tmp_path / how
+        folder.mkdir()
+        assert losses_of(folder, how, watched=True) == expected
+        found = json.loads((folder / "run" / "findings.json").read_text())
+        assert [f["code"] for f in found if f["severity"] != "info"] == codes

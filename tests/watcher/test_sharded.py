@@ -38,7 +38,7 @@ DDP = {"clip_early": {"FL301"}, "undivided": {"FL301"}, "always_synced": {"FL301
 
 
 def ran(folder: Path, world: int, kinds: list[str]) -> dict[str, Any]:
-    said = run_workers(WORKER, world, str(folder), *kinds)
+    said = run_workers(str(WORKER), str(folder), *kinds, world=world)
     assert "the watcher failed" not in said, said
     result: dict[str, Any] = json.loads((folder / "result.json").read_text())
     return result

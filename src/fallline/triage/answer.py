@@ -28,7 +28,7 @@ _FALLS = re.compile(
 # what works here fails there: "fine in float32, NaN under autocast" is not a healthy run
 _TROUBLE = re.compile(
     r"(?i)\b(nans?|inf|errors?|exception|traceback|crash\w*|oom|out of memory|slow\w*|diverg\w+|explod\w+|hangs?|stuck|leak\w*|worse|overfit\w*|"
-    r"differ\w*|spikes?|plateau\w*|nothing|fluctuat\w*|oscillat\w*|increas\w*|throughput)\b"
+    r"differ\w*|spikes?|plateau\w*|nothing|fluctuat\w*|oscillat\w*|increas\w*|throughput|strange|weird|accuracy (has |is |was )?(drop|fell|fall|decreas)\w*)\b"
 )
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from itertools import pairwise
 
 from fallline.triage.claim import Claim, Condition, claims
+from fallline.triage.kept import kept
 from fallline.triage.messages import error_at, found, readings
 from fallline.triage.words import Said, root, spelled, tokens, tokens_each
 
@@ -86,6 +87,12 @@ def _counted(words: list[str]) -> Counter[str]:
 
 @cache
 def _index() -> _Index:
+    return _Index(*kept("asks", _indexed))
+
+
+def _indexed() -> tuple[
+    dict[str, float], dict[str, list[tuple[int, int, float]]], dict[tuple[int, int], float]
+]:
     asked = [(n, m) for n, c in enumerate(claims()) for m in range(len(c.asks))]
     said = tokens_each(ask for c in claims() for ask in c.asks)
     bags = [(n, m, _counted(words)) for (n, m), words in zip(asked, said, strict=True)]
@@ -101,7 +108,7 @@ def _index() -> _Index:
         lengths[n, m] = math.sqrt(sum(weight[word] ** 2 for word in bag)) or 1.0
         for word in bag:
             asks.setdefault(word, []).append((n, m, weight[word]))
-    return _Index(weight, asks, lengths)
+    return weight, asks, lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,10 @@ class _Vocabulary:
 
 @cache
 def _vocabulary() -> _Vocabulary:
+    return _Vocabulary(*kept("vocabulary", _used))
+
+
+def _used() -> tuple[tuple[frozenset[str], ...], tuple[tuple[str, ...], ...], dict[str, float]]:
     words, begin = [], []
     texts = (" ".join([*c.asks, c.says, *(a.do for a in c.actions)]) for c in claims())
     for claim, said in zip(claims(), tokens_each(texts), strict=True):
@@ -125,7 +136,7 @@ def _vocabulary() -> _Vocabulary:
     spread = Counter(word for one in words for word in one)
     total = len(words) + 1
     weight = {word: math.log(total / (n + 1)) for word, n in spread.items()}
-    return _Vocabulary(tuple(words), tuple(begin), weight)
+    return tuple(words), tuple(begin), weight
 
 
 def _weighed(text: str) -> dict[str, float]:

@@ -33,6 +33,7 @@ from typing import Any
 
 from fallline.proof.record import recorded
 from fallline.specialists import specialist_of
+from fallline.triage.kept import kept
 
 __all__ = [
     "Avoid",
@@ -182,11 +183,15 @@ def _case(specialist: str, raw: dict[str, Any]) -> Case:
 def playbooks() -> tuple[Playbook, ...]:
     """All playbooks, in the order of their files."""
     found = []
-    for path in sorted(_HOME.glob("*.toml")):
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    for raw in kept("playbooks", _tables):
         name = raw["specialist"]
         found.append(Playbook(name, tuple(_case(name, c) for c in raw.get("case", ()))))
     return tuple(found)
+
+
+def _tables() -> list[dict[str, Any]]:
+    paths = sorted(_HOME.glob("*.toml"))
+    return [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 @cache

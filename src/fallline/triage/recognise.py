@@ -19,6 +19,7 @@ from functools import cache
 from itertools import pairwise
 
 from fallline.specialists import SPECIALISTS
+from fallline.triage.kept import kept
 from fallline.triage.numbers import trends
 from fallline.triage.pasted import said, unfenced
 from fallline.triage.playbook import Case, cases_of, playbooks
@@ -108,6 +109,17 @@ class _Index:
 @cache
 def _index() -> _Index:
     cases = tuple(case for book in playbooks() for case in book.cases)
+    return _Index(cases, *kept("cases", lambda: _indexed(cases)))
+
+
+def _indexed(
+    cases: tuple[Case, ...],
+) -> tuple[
+    dict[str, float],
+    tuple[tuple[int, dict[str, float], float], ...],
+    frozenset[str],
+    frozenset[str],
+]:
     bags: list[tuple[int, Counter[str]]] = [
         (n, _pieces(phrase.lower()))
         for n, case in enumerate(cases)
@@ -129,7 +141,7 @@ def _index() -> _Index:
         phrases.append((n, vector, _length(vector)))
     words = frozenset(p for p in spread if p[0] != "#" and " " not in p)
     prose = frozenset(token for case in cases for text in case.texts() for token in tokens(text))
-    return _Index(cases, weight, tuple(phrases), words, prose)
+    return weight, tuple(phrases), words, prose
 
 
 def _vector(bag: Counter[str], weight: dict[str, float]) -> dict[str, float]:

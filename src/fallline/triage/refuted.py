@@ -36,13 +36,15 @@ class Refuted:
     def stated(self, sentence: str, words: Said) -> bool:
         """Whether a sentence makes the statement, and neither denies nor corrects it."""
         low = sentence.lower()
-        if _DENIED.search(sentence) or any(r.holds(words, low) for r in self.right):
-            return False
-        denies = not _NEGATIONS.isdisjoint(words)
-        return any(
-            condition.holds(words, low) and (own or not denies)
+        # of all statements a sentence makes hardly one: what takes it back is looked for only then
+        made = [
+            own
             for condition, own in zip(self.wrong, self.negated, strict=True)
-        )
+            if condition.holds(words, low)
+        ]
+        if not made or (not any(made) and not _NEGATIONS.isdisjoint(words)):
+            return False
+        return not (_DENIED.search(sentence) or any(r.holds(words, low) for r in self.right))
 
     @property
     def measured(self) -> str:

@@ -26,7 +26,13 @@ from fallline.triage.playbook import Case
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
 from fallline.triage.shape import Shape
-from fallline.triage.sourced import asked_of, from_message, from_names, pasted_message
+from fallline.triage.sourced import (
+    asked_of,
+    from_message,
+    from_names,
+    named_at_all,
+    pasted_message,
+)
 from fallline.triage.words import Said, foreign, other_framework, scope, spelled, tokens, vague
 
 __all__ = ["Reply", "compose"]
@@ -136,7 +142,7 @@ def compose(
         return Reply(sum_.says, sum_.verdict if shape.decides else None, sum_.actions)
     told = told or any(re.search(e, raw, re.I) for case in cases for e in case.errors)
     message = None if told else last_error(raw)
-    if message is not None and (not chosen or chosen[0].score < _SURE):
+    if message is not None and not (chosen and _of_this(chosen[0])):
         return _unknown(message)
     if not told and message is None and (named := _of_names(raw, chosen)) is not None:
         return named
@@ -148,6 +154,14 @@ def compose(
         return _clean_run(run)
     if not told and (printed := from_message(raw.strip().partition("\n")[0], raw)) is not None:
         return Reply(printed.says, None, printed.actions)  # a line of a log without a class
+    reply = _known_of_it(cases, evidence, text, told)
+    if reply.clarify == NARROW and (of_it := named_at_all(raw, raw)) is not None:
+        reply.says = f"{of_it.says} {reply.says}"
+    return reply
+
+
+def _known_of_it(cases: Sequence[Case], evidence: Gathered, text: str, told: bool) -> Reply:
+    """What the nearest case knows, or a question back."""
     if not cases and not evidence.findings:
         return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
     return _from_case(cases, text, told)

@@ -21,6 +21,7 @@ __all__ = [
     "asked_of",
     "from_message",
     "from_names",
+    "named_at_all",
     "pasted_message",
 ]
 
@@ -50,13 +51,13 @@ class Sourced:
 
 
 def pasted_message(text: str) -> str | None:
-    """The last error that was pasted, else the first warning or line of a log."""
+    """The last error that was pasted, else the longest warning or a line of a log."""
     found = [m[1] for m in _MESSAGE.finditer(text)]
     errors = [m for m in found if not re.match(r"[\w.]*Warning", m)]
     if errors:
         return errors[-1]
     logged = _LINE_OF_LOG.search(text)
-    return found[0] if found else logged[1] if logged else None
+    return max(found, key=len) if found else logged[1] if logged else None
 
 
 def from_message(message: str, around: str) -> Sourced | None:
@@ -65,16 +66,25 @@ def from_message(message: str, around: str) -> Sourced | None:
     if keyword is not None:
         return keyword
     site = raised_by(message, around)
-    if site is not None:
-        return Sourced(_place(site), _recommended(site))
-    deprecated = re.match(r"[\w.]*(?:Deprecat\w*|Future)Warning", message)
-    advice = advice_in(message)
-    if deprecated is None or not advice:
+    if site is not None and ((site.tests and not site.shared) or site.recommends):
+        return Sourced(_place(site), _recommended(site))  # a name alone would answer nothing
+    return _of_itself(message, around)
+
+
+def _of_itself(message: str, around: str) -> Sourced | None:
+    """What a warning recommends that no installed library has in these words, and what they document of the argument it names; None for an error, and for one that recommends nothing."""
+    warned = re.match(r"[\w.]*?(Deprecat\w*|Future)?Warning", message)
+    advice = advice_in(re.sub(r"^[\w.]+Warning: ?", "", message))
+    if warned is None or not advice:
         return None
-    return Sourced(
-        "This version still does what you asked for, a later one will not: it is only a deprecation warning. No installed library has it (any more).",
-        [Action(f"Do what it says: {advice.rstrip('. ')}.")],
-    )
+    says = "This is a warning of another version: no installed library has it in these words."
+    if warned[1]:
+        says += (
+            " What it speaks of still works where it is printed, and will not in a later version."
+        )
+    named = from_names(Asked(tuple(names_in(message)[:_NAMES]), False), f"{message} {around}")
+    says = f"{named.says} {says}" if named is not None else says
+    return Sourced(says, [Action(f"Do what the warning says: {advice.rstrip('. ')}.")])
 
 
 def _place(site: Site) -> str:
@@ -132,13 +142,22 @@ def asked_of(text: str) -> Asked | None:
 
     Only its first line counts: further down names are what a story is told with.
     """
-    for sentence in _SENTENCE.split(text.strip().partition("\n")[0]):
+    for sentence in _SENTENCE.split(_title(text)):
         names = names_in(sentence)
         if names and len(sentence.split()) <= _SHORT:
             what = _WHAT.search(sentence) is not None
             if what or _ABOUT.search(sentence):
                 return Asked(tuple(names[:_NAMES]), what)
     return None
+
+
+def named_at_all(text: str, around: str) -> Sourced | None:
+    """What is documented of the arguments that a title names, whatever it asks of them."""
+    return from_names(Asked(tuple(names_in(_title(text))[:_NAMES]), False), around)
+
+
+def _title(text: str) -> str:
+    return text.strip().partition("\n")[0]
 
 
 def from_names(asked: Asked, around: str) -> Sourced | None:

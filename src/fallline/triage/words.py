@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fallline.triage.kept import kept
+
 __all__ = [
     "Phrase",
     "Said",
@@ -157,7 +159,9 @@ def tokens_each(texts: Iterable[str]) -> list[list[str]]:
 
 @cache
 def _lexicon() -> _Lexicon:
-    raw: dict[str, dict[str, list[str]]] = tomllib.loads(_HOME.read_text(encoding="utf-8"))
+    raw: dict[str, dict[str, list[str]]] = kept(
+        "words", lambda: tomllib.loads(_HOME.read_text(encoding="utf-8"))
+    )
     terms = [
         _Term(parts, group, weight)
         for group, lists in raw.items()

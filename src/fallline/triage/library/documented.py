@@ -22,7 +22,7 @@ _MARKUP = re.compile(
 )
 _LONGEST = 340
 _SENTENCES = 3
-_FILES = 5  # that are parsed, at most
+_FILES = 3  # that are parsed, at most
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 __all__ = ["LIBRARIES", "File", "at_path", "holding", "home_of", "named_in", "version_of"]
 
@@ -137,6 +137,7 @@ def _module(library: str, path: str) -> str:
     return inside.replace(os.sep, ".").removesuffix(".__init__")
 
 
+@lru_cache(maxsize=8192)  # a question looks through them more than once
 def _read(path: str) -> bytes:
     try:
         with open(path, "rb", 0) as file:

@@ -15,14 +15,15 @@ __all__ = ["Site", "advice_in", "raised_by"]
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z'_-]*[,.;:]?")
 _CLASS = re.compile(r"^(?:\S*:\d+: )?(?:[\w.]+(?:Error|Exception|Warning|Interrupt): ?)+")
+_ERROR = re.compile(r"[\w.]*(?:Error|Exception)\b")
 _LONG = 3  # words of a piece that is looked for
 _PIECES = 4
 _OWN = (
     18  # the characters of a message that are its own, not values: with fewer it could be anything
 )
 # how much of a message's words must be in the paste, where its longest part begins there, and else: versions differ
-_BEGUN, _MOST_OF_IT, _NEARLY_ALL, _FEWEST = 60, 0.6, 0.8, 3
-_BEST = 6  # files that are parsed
+_BEGUN, _MOST_OF_IT, _NEARLY_ALL, _FEWEST = 60, 0.6, 0.95, 3
+_BEST = 3  # files that are parsed
 _WARNS = re.compile(r"warn|deprecat", re.I)
 _LOGS = re.compile(r"(?:log|info|print|debug|error|exception)", re.I)
 _ADVICE = re.compile(
@@ -88,14 +89,18 @@ def raised_by(message: str, around: str) -> Site | None:
     if not pieces:
         return None
     told = at_path(around)
-    site = _best(told, flat)
+    error = _ERROR.match(message) is not None
+    site = _best(told, flat, error)
     if site is not None:
         return site
     libraries = named_in(around)
     for some in ([*libraries] if libraries else None, None):
-        found = sorted(holding(pieces, some or ()), key=lambda row: (-row[0], row[1].depth))
+        found = sorted(
+            holding(pieces, some or (), min(2, len(pieces))),
+            key=lambda row: (-row[0], row[1].depth),
+        )
         most = found[0][0] if found else 0
-        site = _best([file for held, file in found if held == most][:_BEST], flat)
+        site = _best([file for held, file in found if held == most][:_BEST], flat, error)
         if site is not None or some is None:
             return site
     return None
@@ -113,12 +118,12 @@ def _pieces(flat: str) -> list[str]:
     return sorted(dict.fromkeys(cut), key=lambda piece: -len(piece))[:_PIECES]
 
 
-def _best(files: Sequence[File], flat: str) -> Site | None:
+def _best(files: Sequence[File], flat: str, error: bool) -> Site | None:
     found: Site | None = None
     for file in files:
         for site in _sites(file):
-            if not _matches(site, flat):
-                continue
+            if (error and site.kind in ("warns", "logs")) or not _matches(site, flat):
+                continue  # what was raised as an error is no warning
             shared = found is not None and found.own == site.own
             if found is None or site.rank > found.rank:
                 found = site

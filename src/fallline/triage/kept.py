@@ -1,0 +1,58 @@
+"""What is derived from the claims and playbooks (indices of their words, parsed tables), kept in the user's cache folder: making it takes longer than an answer.
+
+It is plain data (numbers, texts, tuples, dictionaries), of this version of fallline and of Python and of these very files; a file that cannot be read or
+written costs time, never an answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from fallline.files import write_atomically
+
+__all__ = ["kept", "state_of"]
+
+_HERE = Path(__file__).parent
+T = TypeVar("T")
+
+
+@cache
+def state_of() -> str:
+    """What everything that is derived rests on: the texts and the code of this room, by size and time, and this Python."""
+    seen = hashlib.sha256(sys.version.encode())
+    for folder in (_HERE, _HERE / "claims", _HERE / "playbooks"):
+        with os.scandir(folder) as entries:
+            for entry in sorted(entries, key=lambda e: e.name):
+                if entry.name.endswith((".md", ".toml", ".py")):
+                    stat = entry.stat()
+                    seen.update(f"{entry.path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return seen.hexdigest()[:16]
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fallline"
+
+
+def kept(name: str, build: Callable[[], T]) -> T:
+    """What `build` makes, from the cache where it was made before."""
+    file = _folder() / f"ask-{name}-{state_of()}.bin"
+    try:
+        return marshal.loads(file.read_bytes())  # type: ignore[no-any-return]
+    except (OSError, ValueError, EOFError, TypeError):
+        pass
+    made = build()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for old in file.parent.glob(f"ask-{name}-*.bin"):
+            old.unlink(missing_ok=True)
+        write_atomically(str(file), marshal.dumps(made))  # type: ignore[arg-type]
+    except OSError:
+        pass
+    return made
