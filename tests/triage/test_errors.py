@@ -47,6 +47,7 @@ ALSO = {
 }
 # messages that a CPU in one process cannot give: their text is a recorded one (RECORDED), from an H200 or from several ranks
 RECORDED = {
+    "oom-pieces": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has 22.55 GiB memory in use. Of the allocated memory 20.10 GiB is allocated by PyTorch, and 1.90 GiB is reserved by PyTorch but unallocated.",
     "oom-fragmented": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB of which 1.12 GiB is free. Including non-PyTorch memory, this process has 22.55 GiB memory in use. Of the allocated memory 13.10 GiB is allocated by PyTorch, and 8.96 GiB is reserved by PyTorch but unallocated.",
     "oom-full": "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB (GPU 5; 23.70 GiB total capacity; 23.29 GiB already allocated; 58.56 MiB free; 23.35 GiB reserved in total by PyTorch)",
     "oom-others": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB of which 1.12 GiB is free. Process 12 has 15.00 GiB memory in use. Including non-PyTorch memory, this process has 7.55 GiB memory in use. Of the allocated memory 7.10 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.",
@@ -109,6 +110,8 @@ def test_every_entry_has_a_message_that_was_really_given() -> None:
 def test_numbers_in_a_message_are_read() -> None:
     fragmented = answer(RECORDED["oom-fragmented"]).reply.answer
     assert "8.96 GiB" in fragmented and "13.10 GiB" in fragmented and "23.69 GiB" in fragmented
+    # what is free and what lies idle count together
+    assert "3.02 GiB" in answer(RECORDED["oom-pieces"]).reply.answer
     assert "15.02 GiB" in answer(RECORDED["oom-others"]).reply.answer
     shapes = answer("mat1 and mat2 shapes cannot be multiplied (32x400 and 512x10)").reply.answer
     assert "400" in shapes and "512" in shapes

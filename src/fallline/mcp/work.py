@@ -226,7 +226,7 @@ def ask(question: str, code: str, path: str, run: str, more: bool, root: Root) -
         evidence.add(checked)
         shown |= {f.at.path: root.shown(f.at.path) for f in checked.findings}
     if run:
-        evidence.findings += seen_in(*_of_run(run, root), run)
+        evidence.add(seen_in(*_of_run(run, root), run))
     reply = answer(question, evidence, run)
     return AnswerObject.of(reply, {_SUBMITTED: "code", **shown}, more)
 

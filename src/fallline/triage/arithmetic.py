@@ -35,6 +35,7 @@ _LENGTH = re.compile(
 _SECONDS = re.compile(
     r"(?i)\b(\d+(?:\.\d+)?)\s?s(?:ec\w*)?\s*(?:per|/|a)\s*(?:step|update|iteration|it)\b"
 )
+_FILLED = 0.9  # of a card that a plan may fill
 _PLANNED = 2048  # tokens in a micro-batch that `measure plan` takes unless told
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
@@ -119,9 +120,12 @@ def _memory(text: str) -> Sum | None:
     n = model.parameters
     if re.search(r"8.?bit", low) and "optim" in low:
         return _eight_bit(name, n)
-    if gpus > 1 and re.search(r"fsdp|shard|zero", low):
-        return _sharded(name, n, gpus)
     card = _card(low)
+    if gpus > 1 and re.search(r"fsdp|shard|zero", low):
+        sharded = _sharded(name, n, gpus)
+        if card is not None and re.search(r"\bddp\b", low):
+            sharded.says = f"{_replicated(model, card, gpus)} {sharded.says}"
+        return sharded
     tokens = int(_first(_LENGTH, text) or _PLANNED)
     if card is None:
         trains = re.search(r"\b(?:pre.?|fine.?)?(?:train|tun)\w*", low)
@@ -142,9 +146,14 @@ def _needed(name: str, model: Model, tokens: int) -> Sum:
     whole, lora = (
         plan(model, tokens=tokens, train=train, checkpointing=True) for train in ("full", "lora")
     )
-    full, small = whole.as_dict()["total"], lora.as_dict()["total"]
+    parts = whole.as_dict()
+    full, small = parts["total"], lora.as_dict()["total"]
+    activations = f"{parts['activations']:.1f} GB for activations with checkpointing, at {tokens} tokens in a micro-batch"
+    peak = activations
+    if parts["optimizer_step"] > parts["activations"]:  # the activations are freed by then
+        peak = f"at the peak {parts['optimizer_step']:.1f} GB that the optimizer's step needs beside its state (`fused=True` saves it; before it, {activations})"
     return Sum(
-        f"Training all of {name} with AdamW takes about {full:.0f} GB: {16 * model.parameters / GB:.1f} GB for weights, gradients and Adam's moments (16 bytes a parameter), the rest for activations with checkpointing, at {tokens} tokens in a micro-batch. "
+        f"Training all of {name} with AdamW takes about {full:.0f} GB: {16 * model.parameters / GB:.1f} GB for weights, gradients and Adam's moments (16 bytes a parameter), {peak}, and 1 GB for CUDA itself. "
         f"LoRA takes about {small:.0f} GB. {_smallest(full)}",
         None,
         [
@@ -159,12 +168,12 @@ def _needed(name: str, model: Model, tokens: int) -> Sum:
 
 
 def _smallest(total: float) -> str:
-    """The smallest usual card that holds it."""
+    """The smallest usual card that holds it, with some room: the allocator never fills a card to the last byte."""
     cards = (8, 11, 16, 24, 40, 48, 80, 141)
-    fitting = next((card for card in cards if total <= card), None)
+    fitting = next((card for card in cards if total <= _FILLED * card), None)
     if fitting is None:
-        return "No single card holds that: shard it over several (FSDP), or use LoRA."
-    return f"A card with {fitting} GB is enough for all of it."
+        return "No single card holds that with room to spare: shard it over several (FSDP), or use LoRA."
+    return f"A card with {fitting} GB holds all of it, with a tenth to spare."
 
 
 def _purpose(low: str) -> str:
@@ -259,6 +268,14 @@ def _sharded(name: str, n: float, gpus: int) -> Sum:
             Action("FSDP also gathers one block's full weights at a time: add the largest block in bf16."),
         ],
     )  # fmt: skip
+
+
+def _replicated(model: Model, card: float, gpus: int) -> str:
+    """DDP or FSDP: whether a whole replica fits on each card."""
+    each = plan(model, tokens=_PLANNED, train="full", checkpointing=True).as_dict()["total"]
+    if each <= _FILLED * card:
+        return f"DDP: a whole replica with AdamW takes about {each:.0f} GB, which each {card:g} GB card holds, and DDP communicates less than FSDP."
+    return f"FSDP: with DDP each card holds a whole replica, about {each:.0f} GB with AdamW, which {card:g} GB does not hold with room to spare; sharded over {gpus} GPUs it fits if the activations do."
 
 
 def _card(low: str) -> float | None:

@@ -202,8 +202,9 @@ def choose(
     shapes: frozenset[str] = frozenset(),
     facts: Collection[str] = (),
     spent: Callable[[Claim], bool] = lambda claim: False,
+    looked: bool = False,
 ) -> list[Chosen]:
-    """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code, `facts` those of a pasted log; a claim is `spent` if all it recommends was done."""
+    """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code, `facts` those of a pasted log; a claim is `spent` if all it recommends was done. Where a whole file or a run was `looked` at, a claim must be shown by it or have all its words in the question: that it sounds like it does not make it true of that program."""
     shows, sizes = readings(text)
     low = text.lower()
     flat = " ".join(low.split())
@@ -233,9 +234,12 @@ def choose(
                 continue
             if spent(claim) and not told and claim.code not in shapes:
                 continue
+            named = _gate(claim, parts)
+            if looked and not shown and (claim.code or not named):
+                continue
             score += _ROUTED if claim.specialist in specialists[:1] else 0.0
             seen = claim.code in shapes
-            gated = claim.when is None or _gate(claim, parts)
+            gated = claim.when is None or named
             rank = score if told else score + _SPEAKS * speaks  # a message decides by itself
             ranked.append(
                 Chosen(claim, score, rank, {**sizes, **read}, told, seen, speaks, gated, logged, at)

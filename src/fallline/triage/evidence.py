@@ -32,7 +32,7 @@ def gather(question: str, code: Sequence[str] = (), run: str | None = None) -> G
     for path, text in [(path, _read(path)) for path in code] or code_in(question):
         found.add(_excerpt(text) if path == _PASTED else corrected(text, path))
     if run is not None:
-        found.findings += _of_run(Path(run))
+        _of_run(Path(run), found)
     return found
 
 
@@ -149,26 +149,33 @@ def _read(path: str) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-def _of_run(folder: Path) -> list[Finding]:
-    """What was found in a watched run. One in which nothing was watched is refused: it must not look like a healthy one."""
+def _of_run(folder: Path, gathered: Gathered) -> None:
+    """What was found and measured in a watched run. One in which nothing was watched is refused: it must not look like a healthy one."""
     # nor for what reads runs
     from fallline.conclude import findings_of
     from fallline.runs.findings import read_findings
     from fallline.runs.read import read_run
 
     found = read_findings(folder)
-    if found:
-        return found
     if folder.is_file():
         raise RunError(f"{folder} is a file; --run takes the folder of a watched run")
-    series = read_run(folder)
-    return seen_in(series, findings_of(series), str(folder))
+    try:
+        series = read_run(folder)
+    except RunError:
+        if not found:
+            raise
+        gathered.findings += found  # they were written when it could be read
+        return
+    gathered.add(seen_in(series, found or findings_of(series), str(folder)))
 
 
-def seen_in(series: Series, found: list[Finding], folder: str) -> list[Finding]:
-    """These findings, unless there are none because the run has no update."""
+def seen_in(series: Series, found: list[Finding], folder: str) -> Gathered:
+    """These findings and the run's numbers, unless there are none because the run has no update."""
+    from fallline.runs.overview import longest, measured
+
+    main = longest(series)
     if found or any(track.rows for track in series.tracks):
-        return found
+        return Gathered(found, numbers=measured(series, main) if main is not None else {})
     raise RunError(
         f"the run in {folder} has no update: no optimizer stepped while it was watched, so it says nothing about the question. "
         "Watch a run that trains: `fallline run train.py`"

@@ -19,6 +19,9 @@ class Gathered:
     diff: str = ""  # the lines that the fixes change
     remaining: list[Finding] = field(default_factory=list)
     read: dict[str, str] = field(default_factory=dict)  # the code that was read, by its name
+    numbers: dict[str, str] = field(
+        default_factory=dict
+    )  # what a watched run measured, by its name
     cut: bool = False  # an excerpt without a whole update: that nothing is found in it says little
 
     @property
@@ -29,9 +32,14 @@ class Gathered:
         )
 
     @property
+    def files(self) -> dict[str, str]:
+        """The whole files among what was read: the reader saw all of them, so what it did not find is not guessed at."""
+        return {path: text for path, text in self.read.items() if path[:1] != "<"}
+
+    @property
     def name(self) -> str:
         """What the code that was read is called in a sentence."""
-        names = [Path(path).name for path in self.read if path[:1] != "<"]
+        names = [Path(path).name for path in self.files]
         return ", ".join(names) or "this code"
 
     @property
@@ -43,6 +51,7 @@ class Gathered:
     def add(self, other: Gathered) -> None:
         self.findings += other.findings
         self.read |= other.read
+        self.numbers |= other.numbers
         self.cut = self.cut or other.cut
         if self.corrected is None:
             self.corrected, self.diff, self.remaining = other.corrected, other.diff, other.remaining

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 
 from fallline.finding import Finding
+from fallline.syntax.nodes import below
 from fallline.triage.gathered import Gathered
 from fallline.triage.playbook import Statement
 from fallline.triage.shape import Shape
 from fallline.triage.words import root, tokens
 
-__all__ = ["answers", "asked_first", "clean", "nothing_about", "only_code_tells", "speaks_of"]
+__all__ = [
+    "answers",
+    "asked_first",
+    "asks_of_own",
+    "clean",
+    "looked_at",
+    "nothing_about",
+    "only_code_tells",
+    "speaks_of",
+]
 
 # what people ask about: a word of the question, what to call it, and what its code holds
 _TOPICS = (
-    ("clip", "clipping", "clip"),
+    ("clip", "clipping", "clip|max_grad_norm"),
     ("unscal", "`unscale_`", "unscale_"),
     ("accumul", "gradient accumulation", ""),
     ("zero", "`zero_grad`", "zero_grad"),
@@ -25,6 +37,18 @@ _TOPICS = (
     ("softmax", "softmax", "softmax"),
     ("dropout", "dropout", "dropout"),
 )
+# what a watched run measured: words of the question, and the names of the numbers
+_MEASURED = (
+    (("clip", "norm", "gradient", "explod", "vanish"), "gradient norm"),
+    (("lr", "rate", "schedul", "warmup"), "learning rate"),
+    (("loss", "converg", "learn", "diverg", "nan"), "loss"),
+    (("scaler", "scale", "scaling"), "loss scale"),
+    (("memory", "oom"), "memory"),
+    (("slow", "fast", "time", "speed", "throughput", "bottleneck"), "time per update"),
+    (("update", "step", "skip"), "updates"),
+)
+_OWN = re.compile(r"(?i)\b(?:my|our|this)\b")
+_CALLS = 3  # calls that are named with their lines
 _SHORT = 9  # words in which no code can be described
 _MOSTLY = 0.6  # of the words that a text must use to be about a question
 _SAME = 5  # letters that make two roots the same word: accumulate, accumulation
@@ -85,20 +109,89 @@ def only_code_tells(prose: str, shape: Shape) -> bool:
     return shape.mine and bool(_topics(prose)) and len(tokens(prose)) <= _SHORT
 
 
-def nothing_about(prose: str, name: str) -> str:
-    topics = _topics(prose)
-    return f"Nothing wrong with {topics[0][0]} was found in {name}."
+def asks_of_own(prose: str, shape: Shape) -> bool:
+    """Whether a question is about a topic of the asker's own program: only that program, or its run, answers it."""
+    of_topic = shape.decides and bool(_topics(prose)) and _OWN.search(shape.sentence) is not None
+    return shape.mine or of_topic
 
 
-def clean(prose: str, evidence: Gathered) -> tuple[str, bool]:
-    """What to say of code without findings, and whether what was asked about is in it at all."""
-    name, code = evidence.name, "\n".join(evidence.read.values())
+def looked_at(prose: str, evidence: Gathered, run: str) -> str:
+    """That nothing is wrong in the whole files and the run that came, and what the run measured of the question; nothing where none came."""
+    names = [evidence.name] if evidence.files else []
+    names += [f"the run in {run}"] if run else []
+    if not names:
+        return ""
+    measured = _measured_of(prose, evidence.numbers)
+    return f"Nothing wrong was found in {' and '.join(names)}. {measured}".rstrip()
+
+
+def _measured_of(prose: str, numbers: Mapping[str, str]) -> str:
+    """What a watched run measured of what was asked; of a question about all of it, how far it came and its loss."""
+    words = tokens(prose)
+    asked = [
+        name
+        for begins, name in _MEASURED
+        if name in numbers and any(w.startswith(begins) for w in words)
+    ]
+    if "learning rate" in asked and not {"learn", "learning"}.isdisjoint(words):
+        asked = [name for name in asked if name != "loss" or "loss" in words]
+    said = [f"{name} {numbers[name]}" for name in asked or ("updates", "loss") if name in numbers]
+    return f"It measured: {'; '.join(said)}." if said else ""
+
+
+def nothing_about(prose: str, evidence: Gathered, run: str) -> str:
+    """That what was found is not what was asked about, and what is there of that."""
+    label, sign = _topics(prose)[0]
+    if not evidence.read:
+        measured = _measured_of(prose, evidence.numbers)
+        return f"Nothing wrong with {label} was found in the run in {run}. {measured}".rstrip()
+    return _in_code(label, sign, evidence)[0]
+
+
+def clean(prose: str, evidence: Gathered, run: str) -> tuple[str, bool]:
+    """What to say of code without findings and of its run, and whether what was asked about is in it at all."""
+    says, there = _clean_code(prose, evidence)
+    ran = looked_at(prose, Gathered([], numbers=evidence.numbers), run)
+    return f"{says} {ran}".rstrip(), there
+
+
+def _clean_code(prose: str, evidence: Gathered) -> tuple[str, bool]:
     topics = _topics(prose)
-    missing = [label for label, sign in topics if sign and not re.search(sign, code, re.I)]
+    if not topics:
+        return f"As far as the reader sees: nothing wrong was found in {evidence.name}.", True
+    read = [_in_code(label, sign, evidence) for label, sign in topics]
+    missing = [says for says, there in read if not there]
     if missing:
+        return f"{missing[0]} Nothing else wrong was found in it.", False
+    return " ".join(says for says, _ in read), True
+
+
+def _in_code(label: str, sign: str, evidence: Gathered) -> tuple[str, bool]:
+    """Where the code has what was asked about, and that nothing is wrong with it; and whether it has it at all."""
+    name = evidence.name
+    if sign and not re.search(sign, "\n".join(evidence.read.values()), re.I):
+        named = f"{name[:1].upper() if name == 'this code' else name[:1]}{name[1:]}"
         return (
-            f"{name[:1].upper() if name == 'this code' else name[:1]}{name[1:]} holds no {missing[0].removeprefix('the ')} that the reader can see, so there is nothing to judge. Nothing else wrong was found in it.",
+            f"{named} holds no {label.removeprefix('the ')} that the reader can see, so there is nothing to judge.",
             False,
         )
-    about = f" about {' and '.join(label for label, _ in topics)}" if topics else ""
-    return f"As far as the reader sees: nothing wrong was found in {name}{about}.", True
+    places = [p for text in evidence.read.values() for p in (_places(sign, text) if sign else ())]
+    if not places:
+        return f"As far as the reader sees: nothing wrong was found in {name} about {label}.", True
+    more = f" and {len(places) - _CALLS} more" if len(places) > _CALLS else ""
+    where = ", ".join(f"`{call}` in line {line}" for call, line in places[:_CALLS])
+    return f"{where}{more}: nothing wrong was found in {name} about {label}.", True
+
+
+def _places(sign: str, text: str) -> list[tuple[str, int]]:
+    """The calls in a piece of code whose function or keyword is of a topic, with their lines; none where it does not parse."""
+    try:
+        tree = ast.parse(textwrap.dedent(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    found = []
+    for call in below(tree, ast.Call):
+        function = ast.unparse(call.func).rpartition(".")[2]
+        named = [function, *(f"{k.arg}=" for k in call.keywords if k.arg)]
+        found += [(n, call.lineno) for n in named if re.search(sign, n, re.I)][:1]
+    return sorted(set(found), key=lambda place: place[1])

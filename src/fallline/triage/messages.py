@@ -117,9 +117,14 @@ def readings(text: str) -> tuple[frozenset[str], dict[str, str]]:
             sizes["idle"] = sizes["reserved"] - sizes["allocated"]
         if "process" in sizes and "free" in sizes:
             sizes["others"] = max(0.0, sizes["total"] - sizes["process"] - sizes["free"])
-        fragmented = sizes.get("idle", 0.0) > max(sizes["wanted"], _FRAGMENTED * sizes["total"])
+        idle = sizes.get("idle", 0.0)
+        sizes["together"] = idle + sizes.get("free", 0.0)
+        fragmented = idle > max(sizes["wanted"], _FRAGMENTED * sizes["total"])
+        pieces = bool(idle) and sizes["together"] > sizes["wanted"]
         foreign = sizes.get("others", 0.0) > _FOREIGN * sizes["total"]
-        shows.add("fragmented" if fragmented else "others" if foreign else "full")
+        shows.add(
+            "fragmented" if fragmented else "others" if foreign else "pieces" if pieces else "full"
+        )
     if (keys := _UNEXPECTED.search(text)) is not None and _SAVED.search(keys[1]):
         shows.add("checkpoint")
     if (changed := _CHANGED.search(text)) is not None and (

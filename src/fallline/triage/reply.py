@@ -15,7 +15,9 @@ from fallline.triage.gathered import Gathered
 from fallline.triage.judge import (
     answers,
     asked_first,
+    asks_of_own,
     clean,
+    looked_at,
     nothing_about,
     only_code_tells,
     speaks_of,
@@ -101,9 +103,11 @@ def compose(
     shape = Shape.of(question.prose)
     codes = [f.code for f in evidence.serious]
     shapes = seen_in_code("\n".join(evidence.read.values()) or question.code)
+    shapes = frozenset() if evidence.files else shapes  # of a whole file the reader knows better
+    looked = looked_at(question.prose, evidence, run)
     fit = _Fit(words, raw.lower(), done_in(question.prose, question.code))
     facts = {**shown(raw), **dict.fromkeys(fit.done.facts, "")}
-    chosen = choose(raw, question.prose, words, codes, specialists, shapes, facts, fit.exhausted)
+    chosen = choose(raw, question.prose, words, codes, specialists, shapes, facts, fit.exhausted, bool(looked))  # fmt: skip
     beside = [c for c in chosen[1:] if c.seen]
     chosen = [c for c in chosen if c not in beside]
     told = bool(chosen and chosen[0].told)
@@ -125,13 +129,16 @@ def compose(
     if evidence.serious and not told:
         return _from_findings(question, evidence, shape, chosen, beside, fit, run)
     if chosen and chosen[0].seen:
-        return _from_claims(chosen[:1], shape, fit, run)
+        return _from_claims(chosen[:1], shape, fit, run, looked)
     if sourced is not None and not (chosen and _of_this(chosen[0])):
         return Reply(sourced.says, None, sourced.actions)
     only_code = bool(evidence.read) and not question.prose.strip()
-    if (shape.mine or only_code) and evidence.read and not told:
+    own = shape.mine or (bool(looked) and asks_of_own(question.prose, shape))
+    if own and run and not evidence.read and not told:
+        return _clean_run(looked, shape, run)
+    if (own or only_code) and evidence.read and not told:
         if not evidence.cut:
-            return _clean_code(question.prose, evidence, shape)
+            return _clean_code(question.prose, evidence, shape, run)
         if only_code or not chosen or chosen[0].score < _SURE:
             return Reply(f"{EXCERPT} {SHOW_CODE}", None, [READ], SHOW_CODE)
     if not (told or run or evidence.findings) and only_code_tells(question.prose, shape):
@@ -148,13 +155,15 @@ def compose(
         return named
     if chosen:
         return _with_notes(
-            _of_the_log(_from_claims(chosen, shape, fit, run), chosen[0], facts), evidence
+            _of_the_log(_from_claims(chosen, shape, fit, run, looked), chosen[0], facts),
+            evidence,
         )
     if run:
-        return _clean_run(run)
+        return _clean_run(looked, shape, run)
     if not told and (printed := from_message(raw.strip().partition("\n")[0], raw)) is not None:
         return Reply(printed.says, None, printed.actions)  # a line of a log without a class
     reply = _known_of_it(cases, evidence, text, told)
+    reply.says = f"{looked} {reply.says}".strip()
     if reply.clarify == NARROW and (of_it := named_at_all(raw, raw)) is not None:
         reply.says = f"{of_it.says} {reply.says}"
     return reply
@@ -245,7 +254,9 @@ def _without_unread(text: str, read: dict[str, str]) -> str:
     return shortened or text
 
 
-def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str) -> Reply:
+def _from_claims(
+    chosen: list[Chosen], shape: Shape, fit: _Fit, run: str, looked: str = ""
+) -> Reply:
     first = chosen[0]
     says = " ".join(_filled(c.claim.says, c.read) for c in chosen)
     actions = fit.of(*(c.claim for c in chosen))
@@ -258,8 +269,9 @@ def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str) -> Rep
         )
         for a in actions
     ]
+    if looked and not first.told:
+        says = f"{looked} {says}"
     if run:
-        says = f"Nothing wrong was found in the run in {run}. {says}"
         actions = [_looked_up(a, run) for a in actions]
     return Reply(
         _short(says) + _left_out(repeated),
@@ -336,7 +348,7 @@ def _from_findings(
     verdict = shape.judged(wrong=True)
     if not about:
         says, verdict = (
-            f"{nothing_about(question.prose, evidence.name)} But {says[:1].lower()}{says[1:]}",
+            f"{nothing_about(question.prose, evidence, run)} But {says[:1].lower()}{says[1:]}",
             None,
         )
     elif extra and not shape.mine:
@@ -412,10 +424,10 @@ def _healthy(chosen: list[Chosen], fit: _Fit) -> Reply:
     return Reply(says, None, fit.of(about), None, [about.id], about.backs)
 
 
-def _clean_run(run: str) -> Reply:
+def _clean_run(looked: str, shape: Shape, run: str) -> Reply:
     return Reply(
-        f"Nothing wrong was found in the run in {run}.",
-        None,
+        looked,
+        shape.judged(wrong=False),
         [Action(f"`fallline report {run}` shows its curves.")],
         "What did you expect it to do, and what does it do?",
     )
@@ -452,15 +464,15 @@ def _small(text: str) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
-def _clean_code(prose: str, evidence: Gathered, shape: Shape) -> Reply:
+def _clean_code(prose: str, evidence: Gathered, shape: Shape, run: str) -> Reply:
     """Nothing was found in the code: say so of what was asked, and prescribe nothing."""
-    says, there = clean(prose, evidence)
+    says, there = clean(prose, evidence, run)
     watch = Action(
         "What the code alone does not show, a watched run does:",
         code=f"fallline run {evidence.name if evidence.name.endswith('.py') else 'train.py'}",
         proof={"bash": "yes"},
     )
-    return Reply(says, shape.judged(wrong=False) if there else None, [watch])
+    return Reply(says, shape.judged(wrong=False) if there else None, [] if run else [watch])
 
 
 def _from_case(cases: Sequence[Case], text: str, told: bool) -> Reply:

@@ -79,7 +79,9 @@ def _no_grad_feeds_the_loss(tree: ast.AST) -> bool:
 def _scheduler_steps_per_batch(tree: ast.AST) -> bool:
     """A schedule whose length is the number of epochs, stepped in the inner of two loops."""
     schedules = {
-        name for name, call, _ in _made(tree) if any(k.arg in _LENGTHS for k in call.keywords)
+        name
+        for name, call, _ in _made(tree)
+        if any(k.arg in _LENGTHS and not _counts_updates(k.value) for k in call.keywords)
     }
     return any(
         _owner(call) in schedules
@@ -88,6 +90,11 @@ def _scheduler_steps_per_batch(tree: ast.AST) -> bool:
         if isinstance(inner, ast.For)
         for call in _calls(inner, "step")
     )
+
+
+def _counts_updates(length: ast.expr) -> bool:
+    """Whether a length is given in updates: `epochs * len(loader)`, `total_steps`."""
+    return re.search(r"len\(|step|iter|batch|update", ast.unparse(length)) is not None
 
 
 def _scheduler_steps_first(tree: ast.AST) -> bool:
