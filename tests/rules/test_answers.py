@@ -173,3 +173,40 @@ def test_the_mode_of_a_module_reaches_what_it_holds_and_its_optimizer_steps_it()
     assert [f.at.line for f in read_text(TRAINER) if f.code == "FL804"] == [22]
     back = TRAINER.replace("range(10):\n", "range(10):\n            self.train()\n")
     assert [f.at.line for f in read_text(back) if f.code == "FL804"] == []
+
+
+UNKNOWN_LOSS = """\
+import torch
+
+
+class Runner:
+    def training_epoch(self, loader):
+        total = 0.0
+        for batch in loader:
+            loss = self.training_step(batch)
+            total += loss
+            loss.backward()
+            if self.is_boundary(batch):
+                self.report(total)
+                for optimizer in self.optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                total = 0.0
+"""
+
+
+def test_what_has_a_backward_has_a_graph_wherever_it_comes_from() -> None:
+    def found(source: str) -> list[int]:
+        return [f.at.line for f in read_text(source) if f.code == "FL401"]
+
+    assert found(UNKNOWN_LOSS) == [9]
+    assert found(UNKNOWN_LOSS.replace("total += loss\n", "total += loss.item()\n")) == []
+    assert found(UNKNOWN_LOSS.replace("loss.backward()", "total.backward()")) == []
+    assert (
+        found(
+            UNKNOWN_LOSS.replace(
+                "            total += loss", "            total = 0\n            total += loss"
+            )
+        )
+        == []
+    )

@@ -204,6 +204,7 @@ class Clip(Event):
     left_out: tuple[str, ...] | None = None
     twice: tuple[str, ...] | None = None  # likewise: parameters that several of them reached
     closure: bool | None = None  # inside the closure given to step
+    empty: bool | None = None  # (watcher) no tensor at all was given: an iterator that was used up
     local_shards: bool | None = None  # torch's function on FSDP1 shards
     # (reader) apex: "inside" its scale_loss, or of half-precision parameters whose float32 copies are stepped
     scaled: Literal["inside", "copied", "perhaps"] | None = None

@@ -34,7 +34,7 @@ _ROLE_OF_KEY = (
     ("scheduler", re.compile(r"sched|lr_state", re.IGNORECASE)),
     ("scaler", re.compile(r"scaler|(^|_)amp($|_)", re.IGNORECASE)),
     ("optimizer", re.compile(r"optim|(^|_)opt($|_|[a-z]?$)", re.IGNORECASE)),
-    ("counter", re.compile(r"epoch|step|(^|_)iter|itr", re.IGNORECASE)),
+    ("counter", re.compile(r"^(?!best_).*(epoch|step|(^|_)iter|itr)", re.IGNORECASE)),
 )
 _OPTIMIZER_NAME = re.compile(r"optim|(^|_)opt($|_)", re.IGNORECASE)
 _SCHEDULER_NAME = re.compile(r"sched", re.IGNORECASE)

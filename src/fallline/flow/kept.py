@@ -12,7 +12,12 @@ from fallline.flow.recording import turns_off, under_no_grad
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, methods_of, walk
 
-__all__ = ["appended_in_training_step", "carried_over", "not_detached_like_the_others"]
+__all__ = [
+    "appended_in_training_step",
+    "carried_over",
+    "kept_beside_backward",
+    "not_detached_like_the_others",
+]
 
 _SAME_GRAPH = frozenset("cpu mean sum float clone to max min std squeeze view reshape".split())
 _LIKE_THE_OTHERS = 3  # values of one dict that are detached, so that one that is not was forgotten
@@ -33,6 +38,49 @@ def not_detached_like_the_others(module: Module) -> Iterator[ast.expr]:
                     continue
                 if _has_graph(function, name) and not under_no_grad(module, value):
                     yield value
+
+
+def kept_beside_backward(module: Module) -> Iterator[tuple[ast.stmt, str]]:
+    """`total += loss` in a loop that calls `loss.backward()`: wherever the loss comes from, it has a graph, or this would raise."""
+    for backward in module.method_calls("backward"):
+        assert isinstance(backward.func, ast.Attribute)
+        loss = backward.func.value
+        loop = next(
+            (up for up in module.parents(backward) if isinstance(up, ast.For | ast.While)), None
+        )
+        if not isinstance(loss, ast.Name) or backward.args or loop is None:
+            continue
+        if module.function(loop) is not module.function(backward):
+            continue
+        if any(_cuts(value) for value in _bound_in(loop, loss.id)):
+            continue
+        for statement in loop.body:
+            total = _adds(statement, loss.id)
+            if total is not None and not _walked_or_begun(loop, total):
+                yield statement, loss.id
+
+
+def _bound_in(loop: ast.For | ast.While, name: str) -> list[ast.expr]:
+    return [a.value for a in below(loop, ast.Assign) if any(is_name(t, name) for t in a.targets)]
+
+
+def _adds(statement: ast.stmt, loss: str) -> str | None:
+    """The sum or list that a loss is put into as it is: `total += loss`, `losses.append(loss)`."""
+    match statement:
+        case ast.AugAssign(ast.Name(total), ast.Add(), ast.Name(name)) if name == loss:
+            return total
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(kept), "append"), [ast.Name(name)])):
+            return kept if name == loss else None
+    return None
+
+
+def _walked_or_begun(loop: ast.For | ast.While, total: str) -> bool:
+    """The sum has a backward of its own, or begins anew in each round."""
+    begun = any(
+        is_name(t, total) for a in loop.body if isinstance(a, ast.Assign) for t in a.targets
+    )
+    calls = below(loop, ast.Call)
+    return begun or any(last_name(c) == "backward" and total in names_in(c) for c in calls)
 
 
 Holder: TypeAlias = str | ast.Dict | ast.Call

@@ -141,8 +141,8 @@ def _method_of_thing(machine: Machine, receiver: Thing, name: str, node: ast.Cal
         return call_method(machine, receiver, name, _arguments(machine, node))
     attribute = thing_attribute(machine, receiver, name, node.func)
     match attribute:
-        case Bound():
-            return call_method(machine, receiver, name, _arguments(machine, node))
+        case Bound(of):
+            return call_method(machine, of, name, _arguments(machine, node))
         case Unknown(became=None) if api.method(receiver.kind, name) is not None:
             return call_method(machine, receiver, name, _arguments(machine, node))
         case Function(node=method, module=home) if _is_a_pass(machine, receiver, home, method):

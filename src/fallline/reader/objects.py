@@ -44,6 +44,9 @@ def thing_attribute(machine: Machine, thing: Thing, name: str, node: ast.AST) ->
         value = _from_class(machine, thing, name, node)
         if value is not None:
             return value
+        inner = _passed_on(machine, thing)
+        if inner is not None:
+            return thing_attribute(machine, inner, name, node)
     known = api.attribute(thing.kind, name)
     special = known(machine, thing) if known is not None else None
     if special is not None:
@@ -77,6 +80,23 @@ def _from_class(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Val
         return value
     assigned = _assigned(module, cls).get(name)
     return _class_level(machine, module, assigned) if assigned is not None else None
+
+
+def _passed_on(machine: Machine, thing: Thing) -> Thing | None:
+    """The optimizer in a wrapper that passes on what it does not have: `return getattr(self.optimizer, name)` in `__getattr__`."""
+    assert thing.cls is not None
+    method = find_method(*thing.cls, "__getattr__")
+    for node in below(method[1], ast.Return) if method is not None else ():
+        match node.value:
+            case ast.Call(ast.Name("getattr"), [ast.Attribute(ast.Name("self"), held), ast.Name()]):
+                inner = thing.attrs.get(held)
+                found = machine.settled(inner) if inner is not None else None
+                kind = kind_by_name(held)
+                if isinstance(found, Unknown) and kind is not None:
+                    return machine.become(found, kind)
+                if isinstance(found, Thing) and found is not thing:
+                    return found
+    return None
 
 
 def _decoration(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:

@@ -76,6 +76,7 @@ class Clips:
                 threshold=_limit(call.threshold),
                 parameter_set=self._objects.parameters(held) if held else None,
                 closure=self._draft.in_closure or None,
+                empty=not listed or None,
                 local_shards=self._wrappers.sharded(listed) or None,
             )
         )

@@ -42,13 +42,21 @@ class ZeroGradMissing(Rule):
             first, step = mine[0].alive[0], mine[0].step
             alone = len({str(w.step.at) for w in mine}) == 1 and not step.closure
             at = first.seen_from(step) if not step.closure else first.at
-            where = (
-                "once per update, after" if not step.closure else "at the start of the closure of"
-            )
+            there = step.seen_from(first).near(at)
+            if step.closure:
+                where = f"at the start of the closure of the step at {there}"
+            elif alone and any(w.leaked for w in mine):
+                # a different loss fills them again after the step: only here is early enough
+                where, alone = (
+                    f"of the optimizer that steps at {there} right before this backward",
+                    False,
+                )
+            else:
+                where = f"once per update, after the step at {there}"
             yield self.finding(
                 at,
                 "The gradients of this backward are never cleared, so each update adds the gradients of all earlier ones. Call "
-                f"zero_grad() {where} the step at {step.seen_from(first).near(at)}.{_elsewhere(trace, at)}",
+                f"zero_grad() {where}.{_elsewhere(trace, at, step.optimizer)}",
                 related={"step": step.at} if alone else {},
             )
         yield from self._leaks(trace)
@@ -218,13 +226,17 @@ def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
         yield mine, [not _any_between(cleared, u, v) for u, v in pairwise(mine)]
 
 
-def _elsewhere(trace: Trace, at: Location) -> str:
+def _elsewhere(trace: Trace, at: Location, optimizer: str | None) -> str:
     """What the zero_grad() that people do see clears instead."""
     other = trace.of(ZeroGrad).first
     if other is None:
         return ""
     held = trace.optimizer(other.optimizer) or trace.model(other.model)
-    whose = f"those of the {held.type}" if held is not None and held.type else "others"
+    mine = trace.optimizer(optimizer)
+    if mine is not None and held is not None and mine.type == held.type:
+        whose = "those of a different optimizer"
+    else:
+        whose = f"those of the {held.type}" if held is not None and held.type else "others"
     return f" The zero_grad() at {other.at.near(at)} clears {whose}."
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from fallline.events import Clip, GradWrite, Step, Trace, ZeroGrad, clears, misdirected, position
 from fallline.finding import Finding, Severity
+from fallline.flow.spent import Spent, spent
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
+from fallline.syntax import Module
 
 __all__ = ["ClipWrongParameters"]
 
@@ -18,15 +21,21 @@ class ClipWrongParameters(Rule):
     severity = Severity.ERROR
     yields_to = ("FL102",)
     yields_within = "line"
-    what = "Finds a clip right before a step whose optimizer holds none of the clipped parameters."
+    what = "Finds a clip right before a step whose optimizer holds none of the clipped parameters, and a clip that is given none at all: `model.parameters()` under a name can be gone through once, and the optimizer already did."
     why = (
         "The step uses its own gradients unclipped, and the clip works on a different network: on nothing, or on gradients that are about to be cleared. "
-        "In code with two networks it is usually a copied line with the wrong name."
+        "In code with two networks it is usually a copied line with the wrong name. torch only warns about an empty generator, and returns a norm of 0."
     )
-    instead = "Clip what the optimizer steps:\n\n```python\ntorch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)\ndiscriminator_optimizer.step()\n```"
+    instead = "Clip what the optimizer steps:\n\n```python\ntorch.nn.utils.clip_grad_norm_(discriminator.parameters(), 1.0)\ndiscriminator_optimizer.step()\n```\n\nKeep parameters that are used more than once as a list: `params = list(model.parameters())`."
     tokens = (b"clip",)
 
     def check(self, trace: Trace) -> Iterator[Finding]:
+        empty = next((clip for clip in trace.of(Clip) if clip.empty), None)
+        if empty is not None:
+            yield self.finding(
+                empty,
+                "This clip got no parameters, so nothing is clipped. An iterator can be gone through only once: clip `model.parameters()`, or keep a list.",
+            )
         for clip in trace.of(Clip).first_of_each():
             step = misdirected(trace, clip)
             if step is None or clip.measures_only or _useful_elsewhere(trace, clip):
@@ -40,7 +49,27 @@ class ClipWrongParameters(Rule):
                 related={"step": step.at},
             )
 
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.calls(
+            "torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_"
+        ):
+            given = module.argument(call, 0, "parameters")
+            gone = spent(module, given)
+            if given is not None and gone is not None:
+                yield self.finding(module.location(call), _emptied(module, given, gone))
+
     wrong = (
+        SETUP
+        + """
+parameters = model.parameters()
+optimizer = torch.optim.SGD(parameters, lr=0.01)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)  # FL115
+        optimizer.step()
+""",
         SETUP
         + """
 discriminator = nn.Linear(1, 1)
@@ -125,6 +154,18 @@ for epoch in range(2):
             shared.grad = local.grad
         optimizer.step()
 """,
+        # a list can be gone through any number of times
+        SETUP
+        + """
+parameters = list(model.parameters())
+optimizer = torch.optim.SGD(parameters, lr=0.01)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+""",
         # a part of what the optimizer holds
         SETUP
         + """
@@ -136,6 +177,15 @@ for epoch in range(2):
         optimizer.step()
 """,
     )
+
+
+def _emptied(module: Module, given: ast.expr, gone: Spent) -> str:
+    name, made = module.segment(given), module.segment(gone.made)
+    if gone.by is None:
+        who = "the first iteration has used it up"
+    else:
+        who = f"line {module.location(gone.by).line} has used it up"
+    return f"`{name}` is an iterator, and {who}, so nothing is clipped here. Make it a list: `{name} = list({made})`."
 
 
 def _useful_elsewhere(trace: Trace, clip: Clip) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, same
+from fallline.flow.options import stays
 from fallline.flow.values import values_of
 from fallline.location import Location
 from fallline.rule import Rule
@@ -94,6 +95,7 @@ class ScheduleLengthWrong(Rule):
                     module.location(call),
                     f"The schedule's length `{module.segment(length)}` counts batches, but the scheduler advances once per accumulation window, so the run ends "
                     "long before the schedule does. Divide the length by the number of accumulation steps",
+                    severity=Severity.INFO if _window_of_one(module, call) else None,
                 )
             elif _before_the_split(module, written):
                 yield self.finding(
@@ -356,7 +358,15 @@ def _in_micro_batches(module: Module, call: ast.Call, written: list[ast.AST]) ->
     if _divides(written) or _COUNTED.search(_names(written)):
         return False
     steps = [c for c in module.method_calls("step") if _is_of(module, c, call)]
-    return bool(steps) and all(_at_boundary(module, s) for s in steps)
+    return bool(steps) and all(_boundary(module, s) is not None for s in steps)
+
+
+def _window_of_one(module: Module, call: ast.Call) -> bool:
+    """The window is 1 wherever the project gives it a number."""
+    steps = (c for c in module.method_calls("step") if _is_of(module, c, call))
+    tests = (_boundary(module, step) for step in steps)
+    names = [last_name(n) for t in tests if t for n in below(t.test, ast.Name, ast.Attribute)]
+    return any(stays((module,), name, 1, code=True) for name in names)
 
 
 def _is_of(module: Module, step: ast.Call, made: ast.Call) -> bool:
@@ -367,8 +377,8 @@ def _is_of(module: Module, step: ast.Call, made: ast.Call) -> bool:
     return False
 
 
-def _at_boundary(module: Module, step: ast.Call) -> bool:
-    """Under a test of the window, in which the optimizer steps too, and after a backward that is outside of it."""
+def _boundary(module: Module, step: ast.Call) -> ast.If | None:
+    """The test of the window around it, in which the optimizer steps too, after a backward that is outside of it."""
     inner: ast.AST = step
     for up in module.parents(step):
         if isinstance(up, ast.If) and inner in up.body:
@@ -379,11 +389,11 @@ def _at_boundary(module: Module, step: ast.Call) -> bool:
             optimizes = [n for n in steps if n is not step and "optim" in module.segment(n).lower()]
             inside = [n for n in steps if last_name(n) == "backward"]
             if window and optimizes and not inside:
-                return True
+                return up
         if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef):
-            return False
+            return None
         inner = up
-    return False
+    return None
 
 
 def _backward_before(module: Module, boundary: ast.If) -> bool:

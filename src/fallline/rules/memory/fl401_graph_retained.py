@@ -10,6 +10,7 @@ from fallline.finding import Finding, Fix, Severity
 from fallline.flow.kept import (
     appended_in_training_step,
     carried_over,
+    kept_beside_backward,
     not_detached_like_the_others,
 )
 from fallline.location import Location
@@ -176,6 +177,12 @@ for epoch in range(2):
                 f"`{module.segment(statement.targets[0])}` is computed from its last value and from this batch with its graph, so the graphs of all earlier batches stay alive. "
                 "Detach what is added.",
                 severity=Severity.WARNING,
+            )
+        for kept, loss in kept_beside_backward(module):
+            yield self.finding(
+                module.location(kept),
+                f"`{loss}` is kept with its graph: what its backward has not freed stays in memory for as long as this is kept. Keep {loss}.item() or {loss}.detach().",
+                severity=Severity.INFO,
             )
         for call in appended_in_training_step(module):
             yield self.finding(

@@ -379,10 +379,8 @@ def _only_in_theory(module: Module, root: ast.expr, of: ast.expr) -> bool:
     """
     if last_name(root) == "rsqrt":
         return False  # at zero even the value is infinite
-    if _two_squares(module, of):
-        return True
     if not _summed(module, of):
-        return False
+        return _two_squares(module, of)
     base = _squared(module, of)
     match values_of(module).origin(base) if base is not None else None:
         case ast.BinOp(left, ast.Sub(), right):
