@@ -149,7 +149,7 @@ def compose(
         return Reply(sum_.says, sum_.verdict if shape.decides else None, sum_.actions)
     told = told or any(re.search(e, raw, re.I) for case in cases for e in case.errors)
     message = None if told else last_error(raw)
-    if message is not None and not (chosen and _of_this(chosen[0])):
+    if message is not None and (not chosen or chosen[0].score < _SURE):
         return _unknown(message)
     if not told and message is None and (named := _of_names(raw, chosen)) is not None:
         return named
