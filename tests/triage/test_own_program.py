@@ -82,12 +82,26 @@ def test_what_is_not_there_is_not_judged(tmp_path: Path) -> None:
         ("is my gradient clipping doing anything?", "gradient norm median 0.5"),
         ("is there anything wrong in this run?", "loss 2 →"),
         ("is my learning rate schedule right?", "Nothing wrong was found"),
+        ("do I use the scaler right?", "Nothing wrong was found"),
     ],
 )
 def test_a_run_answers_with_what_it_measured(question: str, shown: str, tmp_path: Path) -> None:
     run = watched(tmp_path)
     reply = answer(question, gather(question, run=run), run).reply
     assert shown in reply.answer and not reply.claims, reply.answer
+
+
+def test_a_run_gives_no_verdict_on_what_it_did_not_measure(tmp_path: Path) -> None:
+    run = watched(tmp_path)
+    question = "do I use the scaler right?"
+    assert answer(question, gather(question, run=run), run).reply.verdict is None
+
+
+def test_what_is_true_in_general_is_marked(tmp_path: Path) -> None:
+    run = watched(tmp_path)
+    question = "why is the gpu memory growing?"
+    said = answer(question, gather(question, run=run), run).reply.answer
+    assert said.startswith("Nothing wrong was found in the run") and "In general:" in said
 
 
 @pytest.mark.parametrize("claim", [c for c in claims() if c.code], ids=lambda c: c.id)

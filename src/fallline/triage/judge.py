@@ -22,6 +22,7 @@ __all__ = [
     "looked_at",
     "nothing_about",
     "only_code_tells",
+    "run_tells",
     "speaks_of",
 ]
 
@@ -125,17 +126,27 @@ def looked_at(prose: str, evidence: Gathered, run: str) -> str:
     return f"Nothing wrong was found in {' and '.join(names)}. {measured}".rstrip()
 
 
-def _measured_of(prose: str, numbers: Mapping[str, str]) -> str:
-    """What a watched run measured of what was asked; of a question about all of it, how far it came and its loss."""
+def run_tells(prose: str, evidence: Gathered) -> bool:
+    """Whether a run can judge what was asked: all of it, or something that it measured."""
+    return not _topics(prose) or bool(_asked_numbers(prose, evidence.numbers))
+
+
+def _asked_numbers(prose: str, numbers: Mapping[str, str]) -> list[str]:
+    """The names of the numbers that a question is about."""
     words = tokens(prose)
     asked = [
         name
         for begins, name in _MEASURED
         if name in numbers and any(w.startswith(begins) for w in words)
     ]
-    if "learning rate" in asked and not {"learn", "learning"}.isdisjoint(words):
-        asked = [name for name in asked if name != "loss" or "loss" in words]
-    said = [f"{name} {numbers[name]}" for name in asked or ("updates", "loss") if name in numbers]
+    # a learning rate is not about learning
+    return [n for n in asked if n != "loss" or "learning rate" not in asked or "loss" in words]
+
+
+def _measured_of(prose: str, numbers: Mapping[str, str]) -> str:
+    """What a watched run measured of what was asked; else how far it came, and its loss."""
+    asked = _asked_numbers(prose, numbers) or ["updates", "loss"]
+    said = [f"{name} {numbers[name]}" for name in asked if name in numbers]
     return f"It measured: {'; '.join(said)}." if said else ""
 
 
@@ -191,7 +202,7 @@ def _places(sign: str, text: str) -> list[tuple[str, int]]:
         return []
     found = []
     for call in below(tree, ast.Call):
-        function = ast.unparse(call.func).rpartition(".")[2]
-        named = [function, *(f"{k.arg}=" for k in call.keywords if k.arg)]
+        parts = ast.unparse(call.func).split(".")
+        named = [parts[-1], ".".join(parts[-2:]), *(f"{k.arg}=" for k in call.keywords if k.arg)]
         found += [(n, call.lineno) for n in named if re.search(sign, n, re.I)][:1]
     return sorted(set(found), key=lambda place: place[1])

@@ -20,6 +20,7 @@ from fallline.triage.judge import (
     looked_at,
     nothing_about,
     only_code_tells,
+    run_tells,
     speaks_of,
 )
 from fallline.triage.messages import last_error
@@ -102,12 +103,11 @@ def compose(
     words = spelled(tokens(raw))
     shape = Shape.of(question.prose)
     codes = [f.code for f in evidence.serious]
-    shapes = seen_in_code("\n".join(evidence.read.values()) or question.code)
-    shapes = frozenset() if evidence.files else shapes  # of a whole file the reader knows better
+    pasted = "" if evidence.files else "\n".join(evidence.read.values()) or question.code
     looked = looked_at(question.prose, evidence, run)
     fit = _Fit(words, raw.lower(), done_in(question.prose, question.code))
     facts = {**shown(raw), **dict.fromkeys(fit.done.facts, "")}
-    chosen = choose(raw, question.prose, words, codes, specialists, shapes, facts, fit.exhausted, bool(looked))  # fmt: skip
+    chosen = choose(raw, question.prose, words, codes, specialists, seen_in_code(pasted), facts, fit.exhausted, bool(looked))  # fmt: skip
     beside = [c for c in chosen[1:] if c.seen]
     chosen = [c for c in chosen if c not in beside]
     told = bool(chosen and chosen[0].told)
@@ -135,7 +135,8 @@ def compose(
     only_code = bool(evidence.read) and not question.prose.strip()
     own = shape.mine or (bool(looked) and asks_of_own(question.prose, shape))
     if own and run and not evidence.read and not told:
-        return _clean_run(looked, shape, run)
+        judged = run_tells(question.prose, evidence)
+        return _clean_run(looked, shape.judged(wrong=False) if judged else None, run)
     if (own or only_code) and evidence.read and not told:
         if not evidence.cut:
             return _clean_code(question.prose, evidence, shape, run)
@@ -159,7 +160,7 @@ def compose(
             evidence,
         )
     if run:
-        return _clean_run(looked, shape, run)
+        return _clean_run(looked, None, run)
     if not told and (printed := from_message(raw.strip().partition("\n")[0], raw)) is not None:
         return Reply(printed.says, None, printed.actions)  # a line of a log without a class
     reply = _known_of_it(cases, evidence, text, told)
@@ -254,9 +255,7 @@ def _without_unread(text: str, read: dict[str, str]) -> str:
     return shortened or text
 
 
-def _from_claims(
-    chosen: list[Chosen], shape: Shape, fit: _Fit, run: str, looked: str = ""
-) -> Reply:
+def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str, looked: str) -> Reply:
     first = chosen[0]
     says = " ".join(_filled(c.claim.says, c.read) for c in chosen)
     actions = fit.of(*(c.claim for c in chosen))
@@ -270,7 +269,7 @@ def _from_claims(
         for a in actions
     ]
     if looked and not first.told:
-        says = f"{looked} {says}"
+        says = f"{looked} In general: {says}"
     if run:
         actions = [_looked_up(a, run) for a in actions]
     return Reply(
@@ -424,10 +423,10 @@ def _healthy(chosen: list[Chosen], fit: _Fit) -> Reply:
     return Reply(says, None, fit.of(about), None, [about.id], about.backs)
 
 
-def _clean_run(looked: str, shape: Shape, run: str) -> Reply:
+def _clean_run(looked: str, verdict: str | None, run: str) -> Reply:
     return Reply(
         looked,
-        shape.judged(wrong=False),
+        verdict,
         [Action(f"`fallline report {run}` shows its curves.")],
         "What did you expect it to do, and what does it do?",
     )
