@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fallline
 from fallline.diff import Comparison, compare
+from fallline.diff.settings import settings_of
 from fallline.runs.read import read_run
 from fallline.watcher.provenance.environment import surroundings
 
@@ -142,6 +143,18 @@ def test_the_change_is_named_first(
 def test_what_follows_from_a_cause_is_not_listed(base: Path, tmp_path: Path) -> None:
     found = against(base, tmp_path / "run", lr=0.02)
     assert [d.kind for d in found.differences] == ["learning-rate"]
+
+
+def test_the_script_is_compared_whatever_its_file_is_called() -> None:
+    def run(name: str, line: str) -> Any:
+        files = {name: {"lines": ["import torch", line]}}
+        return types.SimpleNamespace(
+            meta={"script": f"/home/me/{name}", "code": {"files": files}}, world=1
+        )
+
+    found, notes = settings_of(run("good.py", "x = mask"), run("bad.py", "x = ~mask"))
+    assert [d.what for d in found] == ["bad.py:2: `x = mask` → `x = ~mask`"]
+    assert notes == []
 
 
 def test_a_loss_that_an_optimizer_cannot_explain_is_listed_too(base: Path, tmp_path: Path) -> None:

@@ -99,6 +99,12 @@ def test_batches_are_judged_without_a_run(text: str, learned: str, code: str | N
     assert [f.code for f in taught.findings if f.code != "FL028"] == ([code] if code else [])
 
 
+def test_padding_that_is_learned_is_counted_as_padding() -> None:
+    taught = fallline.measure_data(batch("<abcdef>__", "    xxxxxx"), tokenizer=Words())
+    assert taught.shares["padding learned"] == 0.2
+    assert "60% of the positions are learned (20% are padding that is learned too)" in taught.text()
+
+
 def test_what_is_learned_is_marked() -> None:
     taught = fallline.measure_data(batch("<abcdef>__", "    xxxx  "), tokenizer=Words())
     assert [(r.kind, r.text) for r in taught.samples[0].runs] == [
@@ -107,7 +113,8 @@ def test_what_is_learned_is_marked() -> None:
         ("learned", "def>"),
         ("padding", "_"),
     ]
-    assert taught.shares == {"learned": 0.4, "ignored": 0.4, "padding": 0.2}
+    shares = {"learned": 0.4, "padding learned": 0.0, "ignored": 0.4, "padding": 0.2}
+    assert taught.shares == shares
     assert "«def>»" in taught.text()
     taught.colour = True
     assert "\x1b[1;32mdef>\x1b[0m" in taught.text()

@@ -79,6 +79,9 @@ def _environment(a: Series, b: Series) -> Iterator[Difference]:
 def _code(a: Series, b: Series, notes: list[str]) -> Iterator[Difference]:
     ours, theirs = _both(a, b, "code")
     files, others = _files(ours, a), _files(theirs, b)
+    mine, yours = _script(files, a), _script(others, b)
+    if mine is not None and yours is not None and mine != yours and mine not in others:
+        files = {yours if name == mine else name: file for name, file in files.items()}
     names = [n for n in files if n in others and files[n] != others[n]]
     shown = 0
     for name in names:
@@ -100,8 +103,14 @@ def _code(a: Series, b: Series, notes: list[str]) -> Iterator[Difference]:
     notes += _commits(ours, theirs)
 
 
+def _script(files: Mapping[str, Any], run: Series) -> str | None:
+    """The name of the script among the files, which may be called differently in the other run."""
+    called = str(run.meta.get("script") or "").replace("\\", "/").rpartition("/")[2]
+    return next((name for name in files if name.rpartition("/")[2] == called), None)
+
+
 def _files(code: Mapping[str, Any], run: Series) -> dict[str, Any]:
-    """By path; the script itself goes by one name, whatever its file is called."""
+    """By path."""
     found = dict(code.get("files") or {})
     cells = run.meta.get("cells") or {}
     found |= {name: {"lines": str(text).splitlines()} for name, text in cells.items()}

@@ -105,7 +105,7 @@ def _tiles(taught: Taught) -> str:
 
 def _named(taught: Taught) -> dict[str, float]:
     names = {"learned": "learned", "ignored": "only read", "padding": "padding"}
-    return {names[k]: v for k, v in taught.shares.items()}
+    return {shown: taught.shares[k] for k, shown in names.items() if taught.shares}
 
 
 def _legend(taught: Taught) -> str:

@@ -145,17 +145,19 @@ class Taught:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Of all positions: learned, read but not learned, padding."""
-        learned = padding = positions = 0
+        """Of all positions: learned, padding that is learned, read but not learned, padding that is not learned."""
+        learned = mistaken = padding = positions = 0
         for row in rows_of(self.lessons):
             positions += len(row.ids)
             learned += int(row.learned.sum())
+            mistaken += int((~row.real & row.learned).sum())
             padding += int((~row.real & ~row.learned).sum())
         if not positions:
             return {}
         rest = positions - learned - padding
         return {
             "learned": learned / positions,
+            "padding learned": mistaken / positions,
             "ignored": rest / positions,
             "padding": padding / positions,
         }
@@ -212,7 +214,9 @@ class Taught:
         shares = self.shares
         if not shares:
             return []
-        said = f"{shares['learned']:.0%} of the positions are learned, {shares['ignored']:.0%} are read but not learned, {shares['padding']:.0%} are padding"
+        mistaken = shares["padding learned"]
+        among = f" ({mistaken:.0%} are padding that is learned too)" if mistaken else ""
+        said = f"{shares['learned']:.0%} of the positions are learned{among}, {shares['ignored']:.0%} are read but not learned, {shares['padding']:.0%} are padding that is not learned"
         twice = self.repeated.samples - self.repeated.distinct
         again = f"; {twice} of {self.repeated.samples} samples came more than once" if twice else ""
         return [said + again + "\n"]
