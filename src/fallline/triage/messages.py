@@ -38,6 +38,7 @@ _ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception)\b")
 _FRAGMENTED = (
     0.1  # of the card: idle memory worth more than this share could have served the request
 )
+_PIECES = 0.02  # of the card: with less idle, it is full however the pieces lie
 _FOREIGN = 0.1  # of the card held by other processes
 
 
@@ -120,7 +121,7 @@ def readings(text: str) -> tuple[frozenset[str], dict[str, str]]:
         idle = sizes.get("idle", 0.0)
         sizes["together"] = idle + sizes.get("free", 0.0)
         fragmented = idle > max(sizes["wanted"], _FRAGMENTED * sizes["total"])
-        pieces = bool(idle) and sizes["together"] > sizes["wanted"]
+        pieces = idle > _PIECES * sizes["total"] and sizes["together"] > sizes["wanted"]
         foreign = sizes.get("others", 0.0) > _FOREIGN * sizes["total"]
         shows.add(
             "fragmented" if fragmented else "others" if foreign else "pieces" if pieces else "full"
