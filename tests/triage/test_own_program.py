@@ -74,6 +74,8 @@ def test_what_is_wrong_is_named_with_its_rule(tmp_path: Path) -> None:
 def test_what_is_not_there_is_not_judged(tmp_path: Path) -> None:
     reply = of_code(CLIPS, SOUND.replace(CLIP, ""), tmp_path)
     assert reply.verdict is None and "train.py holds no clipping" in reply.answer
+    reply = of_code("is anything wrong with my resume code?", SOUND, tmp_path)
+    assert reply.verdict is None and "train.py holds no resuming" in reply.answer
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ _TOPICS = (
     ("autocast", "autocast", "autocast"),
     ("softmax", "softmax", "softmax"),
     ("dropout", "dropout", "dropout"),
+    ("resum", "resuming", "load_state_dict|load_checkpoint|resume"),
 )
 # what a watched run measured: words of the question, and the names of the numbers
 _MEASURED = (
