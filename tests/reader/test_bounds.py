@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from fallline.flow import networks
 from fallline.reader import traces_of
 from fallline.reader.machine import Machine
 from fallline.syntax import Project, Source
@@ -148,6 +149,25 @@ def test_many_branches_are_tried_within_the_bounds(count: int) -> None:
         for _ in traces_of(module, time.thread_time() + 3600):
             pass
     assert sum(spent) < 120_000
+
+
+def test_losses_that_call_each_other_are_followed_once() -> None:
+    names = [f"loss{i}" for i in range(10)]
+    losses = "".join(
+        f"def {name}(pred, target):\n    return F.mse_loss(pred, target)"
+        + "".join(f" + {other}(pred, target)" for other in names if other != name)
+        + "\n"
+        for name in names
+    )
+    source = Source.from_bytes("losses.py", f"import torch.nn.functional as F\n{losses}".encode())
+    module = Project().add(source)
+    followed: list[object] = []
+    graph_of = networks.graph_of
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(networks, "graph_of", lambda *a: (followed.append(a), graph_of(*a))[1])
+        for name in module.all(ast.Name):
+            networks.graph_of(module, name)
+    assert len(followed) < 1_000
 
 
 DEEP = {

@@ -84,10 +84,18 @@ def returned_by(module: Module, call: ast.Call) -> tuple[Module, ast.expr] | Non
 def _of_argument(
     module: Module, argument: ast.arg, depth: int, wanted: Wanted | None
 ) -> ast.Call | None:
-    """What every call in this file hands over, where each has such a graph."""
-    passed = values_of(module).passed(argument)
-    found = [graph_of(module, value, depth + 1, wanted) for value in passed]
-    return found[0] if found and None not in found else None
+    """What every call in this file hands over, where each has such a graph. Looked at once: functions that call each other lead back here in many ways."""
+    known = module.notes(f"graph handed over, of {wanted.__qualname__ if wanted else 'a network'}")
+    if argument not in known:
+        known[argument] = None  # while it is followed: a circle adds no graph
+        found: ast.Call | None = None
+        for value in values_of(module).passed(argument):
+            found = graph_of(module, value, depth + 1, wanted)
+            if found is None:
+                break
+        known[argument] = found
+    graph: ast.Call | None = known[argument]
+    return graph
 
 
 def _part_of(module: Module, call: ast.Call, place: int) -> tuple[Module, ast.expr] | None:
