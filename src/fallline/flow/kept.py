@@ -113,6 +113,8 @@ def _for_the_caller(module: Module, function: ast.FunctionDef, holder: Holder) -
         match module.parent(holder):
             case ast.Assign([ast.Name(called)]) | ast.AnnAssign(ast.Name(called)):
                 name = called
+            case ast.Call(ast.Attribute(ast.Name(called), "update")):
+                name = called
     given = {a.arg for a in below(function.args, ast.arg)}
     results = [n.value for n in nodes if isinstance(n, ast.Return) and n.value is not None]
     if not results:
