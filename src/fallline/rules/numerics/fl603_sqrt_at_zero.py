@@ -399,7 +399,8 @@ def _summed(module: Module, node: ast.expr) -> bool:
             whole = (
                 last_name(call) in _MEAN_LOSSES and module.argument(call, None, "reduction") is None
             )
-            return whole or last_name(call) in _SUMS
+            spread = last_name(call) == "var" and not call.args and not call.keywords
+            return whole or spread or last_name(call) in _SUMS
         case ast.BinOp(left, _, right):
             sides = [n for n in (left, right) if not _is_setting(module, n)]
             return bool(sides) and all(_summed(module, side) for side in sides)
