@@ -1,7 +1,7 @@
 """What is derived from the claims and playbooks (indices of their words, parsed tables), kept in the user's cache folder: making it takes longer than an answer.
 
-It is plain data (numbers, texts, tuples, dictionaries), of this version of fallline and of Python and of these very files; a file that cannot be read or
-written costs time, never an answer.
+It is plain data (numbers, texts, tuples, dictionaries), of this version of fallline and of Python and of these very files; a file that is damaged, or that
+cannot be read or written, costs time, never an answer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fallline.files import write_atomically
 __all__ = ["kept", "state_of"]
 
 _HERE = Path(__file__).parent
+_DIGEST = hashlib.sha256().digest_size
 T = TypeVar("T")
 
 
@@ -44,15 +45,19 @@ def kept(name: str, build: Callable[[], T]) -> T:
     """What `build` makes, from the cache where it was made before."""
     file = _folder() / f"ask-{name}-{state_of()}.bin"
     try:
-        return marshal.loads(file.read_bytes())  # type: ignore[no-any-return]
-    except (OSError, ValueError, EOFError, TypeError):
-        pass
+        whole = file.read_bytes()
+    except OSError:
+        whole = b""
+    digest, data = whole[:_DIGEST], whole[_DIGEST:]
+    if data and hashlib.sha256(data).digest() == digest:  # marshal trusts what it is given
+        return marshal.loads(data)  # type: ignore[no-any-return]
     made = build()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         for old in file.parent.glob(f"ask-{name}-*.bin"):
             old.unlink(missing_ok=True)
-        write_atomically(str(file), marshal.dumps(made))  # type: ignore[arg-type]
+        data = marshal.dumps(made)  # type: ignore[arg-type]
+        write_atomically(str(file), hashlib.sha256(data).digest() + data)
     except OSError:
         pass
     return made
