@@ -1,6 +1,6 @@
 """Is the one thing that changed between two runs named first, and are runs that differ by noise alone said to be the same?
 
-    python benchmarks/diff.py [--only TEXT] [--write]
+    python benchmarks/diff.py [--only TEXT] [--jobs N] [--kept FILE] [--write]
 
 Every pair is two real runs of `diff_subject.py` under `fallline run`, in folders of their own, compared with `fallline diff`. Most changes are
 hidden: the code, the command line and the environment that is recorded are the same, so the numbers have to show it.
@@ -8,7 +8,6 @@ hidden: the code, the command line and the environment that is recorded are the 
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import json
 import os
@@ -22,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from results import machine, write_section
+from results import write_section
+from side_by_side import answers, give, made, options
 
 from fallline.cli import main as cli
 from fallline.diff import compare
@@ -206,49 +206,63 @@ def judged(pair: Planted, status: int, found: dict[str, Any]) -> bool:
     )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--write", action="store_true")
-    args = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="fallline-diff-"))
-    planted = [p for p in PLANTED if args.only in p.name]
-    noisy = [n for n in NOISE if args.only in n[0]]
+def one(name: str) -> dict[str, Any]:
+    """What `diff` says of a pair, and whether that is right."""
     torch.set_num_threads(1)  # for the forks: so small a model only waits for a second thread
+    folder = Path(tempfile.mkdtemp(prefix="fallline-diff-"))
     bench = Bench(folder)
-    rows, right = ["| change | first difference |", "|---|---|"], 0
-    noise, silent = ["| noise | verdict | gap at first | largest gap |", "|---|---|---|---|"], 0
-    runs: dict[Side, Path] = {}
     try:
-        for pair in planted:
-            for side in (pair.a, pair.b):
-                if side not in runs:
-                    runs[side] = bench.run(side)
-            status, found = diff(runs[pair.a], runs[pair.b])
-            good = judged(pair, status, found)
-            right += good
-            first = found["first"] or {"kind": "none", "what": "nothing", "update": None}
-            mark = "" if good else "**wrong** "
-            rows.append(f"| {pair.name} | {mark}{first['kind']}: {first['what']} |")
-            print("ok " if good else "BAD", pair.name, "|", first, flush=True)
-        for name, a, b in noisy:
-            status, found = diff(bench.run(a), bench.run(b or a))
-            silent += status == 0
-            n = found["noise"]
-            said = "same" if status == 0 else f"**different**: {found['first']['what']}"
-            begins = "none" if n["onset"] is None else f"{n['first']:.1e} at update {n['onset']}"
-            noise.append(f"| {name} | {said} | {begins} | {n['largest']:.1e} |")
-            print("ok " if status == 0 else "BAD", name, said, n, flush=True)
+        if name in CHANGES:
+            pair = CHANGES[name]
+            status, found = diff(bench.run(pair.a), bench.run(pair.b))
+            return {"right": judged(pair, status, found), "found": found}
+        a, b = SAME[name]
+        status, found = diff(bench.run(a), bench.run(b or a))
+        return {"right": status == 0, "found": found}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+CHANGES = {pair.name: pair for pair in PLANTED}
+SAME = {f"noise: {name}": (a, b) for name, a, b in NOISE}
+
+
+def row(answer: dict[str, Any]) -> str:
+    """Of the table for changes, or of the one for noise."""
+    name, right, found = answer["name"], answer.get("right", False), answer.get("found")
+    if found is None:
+        return f"| {name} | **wrong** {answer['failed']} |"
+    first = found["first"] or {"kind": "none", "what": "nothing"}
+    if name in CHANGES:
+        return f"| {name} | {'' if right else '**wrong** '}{first['kind']}: {first['what']} |"
+    noise = found["noise"]
+    begins = "none" if noise["onset"] is None else f"{noise['first']:.1e} at update {noise['onset']}"  # fmt: skip
+    said = "same" if right else f"**different**: {first['what']}"
+    return f"| {name.removeprefix('noise: ')} | {said} | {begins} | {noise['largest']:.1e} |"
+
+
+def main() -> int:
+    given = options(__doc__).parse_args()
+    if given.one:
+        give(one(given.one))
+        return 0
+    found = {}
+    for answer in answers(__file__, (*CHANGES, *SAME), given):
+        found[answer["name"]] = answer
+        print("ok " if answer.get("right") else "BAD", row(answer), flush=True)
+    changes = [found[name] for name in CHANGES if name in found]
+    noise = [found[name] for name in SAME if name in found]
+    right, silent = ([a for a in group if a.get("right")] for group in (changes, noise))
     body = "\n".join(
-        [f"`python benchmarks/diff.py --write`; {machine()}.", "",
-         f"One planted change, named first: **{right} of {len(planted)}**. Noise alone, said to be the same: **{silent} of {len(noisy)}**.", "",
-         *rows, "", *noise]
+        [f"`python benchmarks/diff.py --write`; {made(found.values())}.", "",
+         f"One planted change, named first: **{len(right)} of {len(changes)}**. Noise alone, said to be the same: **{len(silent)} of {len(noise)}**.", "",
+         "| change | first difference |", "|---|---|", *map(row, changes), "",
+         "| noise | verdict | gap at first | largest gap |", "|---|---|---|---|", *map(row, noise)]
     )  # fmt: skip
-    if args.write:
+    print(body)
+    if given.write:
         write_section("diff", body)
-    return 0 if right == len(planted) and silent == len(noisy) else 1
+    return 0 if len(right) == len(changes) and len(silent) == len(noise) else 1
 
 
 if __name__ == "__main__":

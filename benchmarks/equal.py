@@ -1,10 +1,9 @@
 """`fallline equal` on loops with one planted fault each, and on right ones, in six frameworks: each fault named, each right loop equal.
 
-python benchmarks/equal.py             # all of them; about ten minutes on two cores that do nothing else
-python benchmarks/equal.py plain       # those of one module of equal_loops
-python benchmarks/equal.py --kept FILE # what is known of a case is kept there, and not measured again
-python benchmarks/equal.py --kept FILE --known # only what is kept there
-python benchmarks/equal.py --write     # writes the section of RESULTS.md
+    python benchmarks/equal.py                        # all of them: two hours of CPU
+    python benchmarks/equal.py --jobs 16 --kept FILE  # sixteen at once; what is known is kept, so a run that was stopped continues
+    python benchmarks/equal.py --only "sped train"    # those of one framework: plain, accelerated, lightened, trained, ranked, sped
+    python benchmarks/equal.py --kept FILE --known --write  # the section of RESULTS.md from what is kept
 
 Where a ratio follows from no simple fraction (a micro-batch that is wiped, means that count the same), it is computed here without
 `fallline equal`: the gradient at the first step of the wrong loop over that of the right one, before the clip that belongs to the step,
@@ -15,15 +14,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-import json
 import os
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from results import machine, write_section
+from results import write_section
+from side_by_side import answers, give, made, options
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -140,8 +138,7 @@ class Outcome:
     case: Case
     right: bool
     said: str
-    seconds: float
-    runs: int
+    runs: int = 0
 
 
 def first_gradient(module: str, loop: str, fault: str) -> float:
@@ -207,7 +204,6 @@ def judge(case: Case) -> Outcome:
     """Run it, and hold what was said against what has to be."""
     from fallline.instruments.equal import equal
 
-    begun = time.monotonic()
     ratio = expected_ratio(case)
     loop = importlib.import_module(f"equal_loops.{case.module}").LOOPS[case.loop]
     try:
@@ -218,7 +214,7 @@ def judge(case: Case) -> Outcome:
             update=case.update,
         )
     except Exception as error:
-        return Outcome(case, False, f"{type(error).__name__}: {error}", 0, 0)
+        return Outcome(case, False, f"{type(error).__name__}: {error}")
     wrong = [c for c in answer.comparisons if not c.equal]
     if case.what:
         hits = [c for c in wrong if (c.what, c.code) == (case.what, case.code)]
@@ -229,36 +225,25 @@ def judge(case: Case) -> Outcome:
     else:
         right = answer.verdict == "equal"
         said = wrong[0].message if wrong else f"equal in {len(answer.comparisons)} ways"
-    return Outcome(case, right, said, time.monotonic() - begun, answer.runs)
+    return Outcome(case, right, said, answer.runs)
 
 
-def known(case: Case, kept: Path | None) -> Outcome:
-    """From the file, or measured now."""
-    held = json.loads(kept.read_text()) if kept is not None and kept.exists() else {}
-    if case.key not in held:
-        found = judge(case)
-        held[case.key] = [found.right, found.said, found.seconds, found.runs]
-        if kept is not None:
-            kept.write_text(json.dumps(held, indent=1))
-    return Outcome(case, *held[case.key])
-
-
-def main(arguments: list[str]) -> int:
-    kept = Path(arguments.pop(arguments.index("--kept") + 1)) if "--kept" in arguments else None
-    only = arguments.pop(arguments.index("--only") + 1) if "--only" in arguments else ""
-    held = json.loads(kept.read_text()) if kept is not None and "--known" in arguments else None
-    modules = [a for a in arguments if not a.startswith("-")]
-    outcomes = []
-    for case in (*FAULTS, *RIGHT):
-        if held is not None and case.key not in held:
-            continue
-        if (not modules or case.module in modules) and only in case.key:
-            outcomes.append(known(case, kept))
-            o = outcomes[-1]
-            print(f"{'ok   ' if o.right else 'WRONG'} {case.module} {case.loop}: {case.fault} ({o.runs} runs, {o.seconds:.0f} s): {o.said}", flush=True)  # fmt: skip
-    body = table(outcomes)
+def main() -> int:
+    given = options(__doc__).parse_args()
+    cases = {case.key: case for case in (*FAULTS, *RIGHT)}
+    if given.one:
+        found = judge(cases[given.one])
+        give({"right": found.right, "said": found.said, "runs": found.runs})
+        return 0
+    outcomes, made_by = [], []
+    for answer in answers(__file__, cases, given):
+        right, said = answer.get("right", False), answer.get("said") or answer["failed"]
+        outcomes.append(Outcome(cases[answer["name"]], right, said))
+        made_by.append(answer)
+        print(f"{'ok   ' if right else 'WRONG'} {answer['name']} ({answer.get('runs', 0)} runs, {answer.get('seconds', 0):.0f} s): {said}", flush=True)  # fmt: skip
+    body = table(outcomes, made(made_by))
     print(body)
-    if "--write" in arguments:
+    if given.write:
         write_section("One update in other ways", body)
     return 0 if all(o.right for o in outcomes) else 1
 
@@ -266,9 +251,9 @@ def main(arguments: list[str]) -> int:
 NAMES = {"plain": "plain PyTorch", "accelerated": "Accelerate", "lightened": "Lightning", "trained": "transformers' Trainer", "ranked": "DDP and FSDP2 (gloo)", "sped": "DeepSpeed"}  # fmt: skip
 
 
-def table(outcomes: list[Outcome]) -> str:
+def table(outcomes: list[Outcome], where: str) -> str:
     lines = [
-        f"`python benchmarks/equal.py`, {machine()}: `fallline equal` on loops with one planted fault each (it has to be named with the right rule and, where there is one, ratio) and on right loops (they have to be called equal).",
+        f"`python benchmarks/equal.py`, {where}: `fallline equal` on loops with one planted fault each (it has to be named with the right rule and, where there is one, ratio) and on right loops (they have to be called equal).",
         "",
         "| framework | faults named | right loops called equal |",
         "|---|---:|---:|",
@@ -289,4 +274,4 @@ def table(outcomes: list[Outcome]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import subprocess
 from datetime import date
 from pathlib import Path
 
@@ -25,6 +26,16 @@ def machine() -> str:
     return (
         f"{date.today().isoformat()}, {os.cpu_count()} x {name}, Python {platform.python_version()}"
     )
+
+
+def commit() -> str:
+    """Of this checkout, with a + where files differ from it; `FALLLINE_COMMIT` where there is only a copy of the files."""
+    given = os.environ.get("FALLLINE_COMMIT")
+    if given:
+        return given
+    ask = ("git", "-C", str(FILE.parent), "describe", "--always", "--dirty=+", "--abbrev=8")
+    done = subprocess.run(ask, capture_output=True, text=True)
+    return done.stdout.strip() or "an unknown commit"
 
 
 def _lines(path: str) -> list[str]:
