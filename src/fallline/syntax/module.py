@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from fallline.location import Location
+from fallline.syntax.index import Index
 from fallline.syntax.names import HABITS, SAME, UNKNOWN, constant_of
-from fallline.syntax.nodes import FIELDS, PLAIN, fields_of
 from fallline.syntax.source import Source
 from fallline.syntax.unit_tests import is_benchmark, is_unit_test, times_only
 
@@ -39,45 +39,16 @@ class Module:
         self.tree = tree
         self.project = project
         self.name = name
-        self._by_type: dict[type, list[Any]] = {}
+        self.index = Index(tree)
         self._resolved: dict[int, str | None] = {}
         self._bases: dict[int, set[str]] = {}
         self._notes: dict[str, dict[ast.AST, Any]] = {}
-        self._index()
 
     # -- the index ---------------------------------------------------------------------------------------------
 
-    def _index(self) -> None:
-        # The hottest loop there is: half the time of reading a file that has nothing wrong in it.
-        by_type, fields = self._by_type, FIELDS
-        stack: list[Any] = [self.tree]
-        pop, push = stack.pop, stack.append
-        while stack:
-            node = pop()
-            kind = node.__class__
-            known = by_type.get(kind)
-            if known is None:
-                by_type[kind] = [node]
-                if kind not in fields:
-                    fields[kind] = fields_of(kind)
-            else:
-                known.append(node)
-            for name in fields[kind]:
-                value: Any = getattr(node, name, None)
-                if value.__class__ is list:
-                    for item in reversed(value):
-                        if item.__class__ not in PLAIN:
-                            item.parent = node
-                            push(item)
-                elif value.__class__ not in PLAIN:
-                    value.parent = node
-                    push(value)
-
     def release(self) -> None:
-        """Let go of the links upwards, so that the tree is freed at once and not by the garbage collector."""
-        for nodes in self._by_type.values():
-            for node in nodes:
-                node.__dict__.pop("parent", None)
+        """Let go of the tree; see `Index.release`."""
+        self.index.release()
 
     @cached_property
     def is_unit_test(self) -> bool:
@@ -105,7 +76,7 @@ class Module:
         """Every node of these types, in source order within each type."""
         found: list[Node] = []
         for kind in kinds:
-            found += self._by_type.get(kind, ())
+            found += self.index.by_type.get(kind, ())
         return found
 
     def parent(self, node: ast.AST) -> ast.AST | None:

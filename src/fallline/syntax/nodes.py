@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 from typing import Any, TypeVar, overload
 
+from fallline.syntax.index import children, index_of
+
 __all__ = [
-    "FIELDS",
-    "PLAIN",
     "below",
     "children",
-    "fields_of",
     "is_name",
     "methods_called",
     "methods_of",
@@ -22,34 +21,16 @@ __all__ = [
 Node = TypeVar("Node", bound=ast.AST)
 Other = TypeVar("Other", bound=ast.AST)
 
-# Fields that hold no nodes, or nodes without a place (operators, load and store) that are shared between trees.
-_NO_NODES = frozenset(
-    "ctx op ops id attr arg kind type_comment asname level conversion is_async simple n s".split()
-)
-PLAIN = frozenset({type(None), str, int, float, complex, bool, bytes, type(...)})
-FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
-
-
-def children(node: ast.AST) -> list[ast.AST]:
-    """The nodes right below one, in source order, without those that have no place; `ast.iter_child_nodes` takes three times as long."""
-    kind = node.__class__
-    if kind not in FIELDS:
-        FIELDS[kind] = fields_of(kind)
-    found: list[ast.AST] = []
-    for name in reversed(FIELDS[kind]):
-        value: Any = getattr(node, name, None)
-        if value.__class__ is list:
-            found += [item for item in value if item.__class__ not in PLAIN]
-        elif value.__class__ not in PLAIN:
-            found.append(value)
-    return found
-
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """A node and all below it, the outer ones first; see `children`."""
-    found = [node]
-    for here in found:
-        found += children(here)
+    """A node and all below it as they are written, the outer ones before the inner ones; see `children`."""
+    index = index_of(node)
+    if index is not None:
+        return index.below(node)
+    found, stack = [], [node]
+    while stack:
+        found.append(stack.pop())
+        stack += reversed(children(found[-1]))
     return found
 
 
@@ -60,7 +41,10 @@ def below(node: ast.AST, kind: type[Node], other: type[Other], /) -> list[Node |
 @overload
 def below(node: ast.AST, *kinds: type[Node]) -> list[Node]: ...
 def below(node: ast.AST, *kinds: type[ast.AST]) -> list[Any]:
-    """The nodes of these types in a piece of code, itself included, the outer ones first. Operators have no place and are not found."""
+    """The nodes of these types in a piece of code, itself included, in the order of `walk`. Operators have no place and are not found."""
+    index = index_of(node)
+    if index is not None:
+        return index.below_of(node, kinds)
     return [n for n in walk(node) if isinstance(n, kinds)]
 
 
@@ -87,9 +71,3 @@ def names_read(node: ast.AST) -> list[ast.Name]:
 def names_bound(node: ast.AST) -> list[ast.Name]:
     """The plain names that it binds or deletes."""
     return [n for n in below(node, ast.Name) if not isinstance(n.ctx, ast.Load)]
-
-
-def fields_of(kind: type[ast.AST]) -> tuple[str, ...]:
-    """Those of a type that hold nodes."""
-    # reversed, so that nodes of one type come off a stack in source order
-    return tuple(f for f in reversed(kind._fields) if f not in _NO_NODES)

@@ -1,0 +1,68 @@
+"""The nodes below a node are the same whether they are looked up or walked, and come in one order."""
+
+from __future__ import annotations
+
+import ast
+
+from fallline.syntax import Module, Source
+from fallline.syntax.index import children, index_of
+from fallline.syntax.nodes import below, walk
+
+TEXT = """\
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x, *, scale: float = 1.0):
+        y = {"a": x + 1, **self.more(x)}
+        return [f(v)[0] if v else -scale for v in y.values() if v is not None]
+
+def train(net, data):
+    for batch in data:
+        with torch.no_grad() as off, other():
+            net(batch).sum().backward()
+    else:
+        print(f"{net!r:>{10}}")
+"""
+
+
+def parsed() -> Module:
+    source = Source.from_bytes("a.py", TEXT.encode())
+    return Module(source, source.parse())
+
+
+def walked(node: ast.AST) -> list[ast.AST]:
+    return [node, *(n for child in children(node) for n in walked(child))]
+
+
+def test_looked_up_is_what_is_walked() -> None:
+    module = parsed()
+    for node in walked(module.tree):
+        assert walk(node) == walked(node)
+        for kinds in ((ast.Name,), (ast.Call, ast.Name), (ast.expr,), (ast.stmt, ast.arg)):
+            assert below(node, *kinds) == [n for n in walked(node) if isinstance(n, kinds)]
+
+
+def test_a_tree_without_an_index_is_walked_in_the_same_order() -> None:
+    module = parsed()
+    apart = ast.parse(TEXT)
+    assert index_of(apart) is None
+    assert list(map(ast.dump, walk(apart))) == list(map(ast.dump, walk(module.tree)))
+    assert list(map(ast.dump, below(apart, ast.Call))) == [
+        ast.dump(call) for call in below(module.tree, ast.Call)
+    ]
+
+
+def test_a_node_made_by_hand_is_walked_into_the_tree() -> None:
+    module = parsed()
+    call = below(module.tree, ast.Call)[0]
+    made = ast.Expr(value=call)
+    assert walk(made) == [made, *walk(call)]
+
+
+def test_a_released_tree_keeps_no_links_and_can_still_be_walked() -> None:
+    module = parsed()
+    before = walk(module.tree)
+    module.release()
+    assert index_of(module.tree) is None
+    assert not any({"parent", "after", "start", "index"} & set(vars(n)) for n in before)
+    assert walk(module.tree) == before
