@@ -64,6 +64,16 @@ def test_updates_that_were_not_recorded_have_carried_the_runs_on() -> None:
     assert judge({0: 1e-9, 1: 1e-7, 9000: 0.1}, "float32").jump is None
 
 
+def test_training_may_be_unstable_where_it_was_not_recorded_as_it_was_before() -> None:
+    """The runs part slowly but for one stretch, and are far apart after many updates that nobody recorded."""
+    slow = {u: 1e-7 * 1.018**u for u in range(250)}
+    last = slow[249]
+    found = {**slow, **{250 + u: last * 1.17**u for u in range(16)}, **dict.fromkeys(range(266, 313), last * 12)}  # fmt: skip
+    assert judge({**found, 377: 0.36}, "float32").jump is None
+    assert judge({**found, 313: 0.36}, "float32").jump == 313
+    assert judge({**slow, 270: 0.36}, "float32").jump == 270
+
+
 def test_a_spike_after_training_has_carried_the_runs_apart_is_noise() -> None:
     found = {u: 1e-7 * 1.03**u for u in range(380)}  # to 0.7 percent
     assert judge({**found, 380: 0.43}, "float32").jump is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
 import sys
 from collections import UserDict
 from collections.abc import Callable
@@ -211,6 +212,30 @@ def test_what_is_imported_ahead(
     (tmp_path / "project/datasets").mkdir(parents=True)
     (tmp_path / "project/train.py").write_text(text)
     assert _first_imported(Script("project/train.py")) == expected
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_package_that_asks_for_the_device_is_not_imported_ahead(
+    inside: bool,
+    fallline: Callable[..., tuple[int, str, str]],
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Processes that are forked afterwards could not use CUDA: the script would fail in them. It may also ask only in the first run."""
+    installed = tmp_path / "installed/timm"
+    installed.mkdir(parents=True)
+    spoils = "import torch\ntorch.cuda._is_in_bad_fork = lambda: True\n"
+    (installed / "__init__.py").write_text("" if inside else spoils)
+    (installed / "models.py").write_text(spoils if inside else "")
+    path = f"{installed.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    monkeypatch.setenv("PYTHONPATH", path)
+    first = "import torch\nassert not torch.cuda._is_in_bad_fork()\nimport timm.models\n"
+    (project / "train.py").write_text(first + SCRIPT)
+    for name in ("kept.txt", "doomed.txt"):
+        (project / name).write_text("")
+    status, _, err = fallline("equal", "--only", "accumulation", "train.py")
+    assert status == 1, err
 
 
 def test_a_longer_batch_is_of_the_same_kind() -> None:

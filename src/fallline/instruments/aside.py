@@ -101,6 +101,19 @@ class Aside:
     def _busy(self) -> bool:
         return bool(getattr(self._own, "busy", False))
 
+    def _whole(self, path: Any, kwargs: dict[str, Any]) -> Any:
+        """The path of a file that is named within an open folder, as `shutil.rmtree` names those that it deletes."""
+        folder = kwargs.get("dir_fd")
+        if folder is None or isinstance(path, int):
+            return path
+        try:
+            with self._really():
+                found = os.readlink(f"/proc/self/fd/{folder}")
+        except OSError:  # a system that does not say
+            return path
+        del kwargs["dir_fd"]
+        return os.path.join(found, os.fsdecode(path))
+
     def _place(self, name: Any, write: bool, keep: bool) -> Any:
         plain = os.fspath(name)
         if isinstance(plain, bytes):
@@ -162,11 +175,13 @@ class Aside:
         return original(self.path(file, write=writes, keep=keep), mode, *args, **kwargs)
 
     def _os_open(self, original: Wrapped, path: Any, flags: int, *args: Any, **kwargs: Any) -> Any:
+        path = self._whole(path, kwargs)
         if kwargs.get("dir_fd") is None:
             path = self.path(path, write=bool(flags & _WRITES), keep=not flags & os.O_TRUNC)
         return original(path, flags, *args, **kwargs)
 
     def _read(self, original: Wrapped, path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+        path = self._whole(path, kwargs)
         if kwargs.get("dir_fd") is None:
             path = self.path(path)
         return original(path, *args, **kwargs)
@@ -185,9 +200,12 @@ class Aside:
         original(self.path(path, write=True), *args, **kwargs)
 
     def _remove(self, original: Wrapped, path: Any, *args: Any, **kwargs: Any) -> None:
+        path = self._whole(path, kwargs)
         if kwargs.pop("dir_fd", None) is not None:
-            return
+            return  # in a folder whose path is not known
         place, full = self.path(path), os.path.abspath(os.fspath(path))
+        if full.startswith(self.folder + os.sep):  # through a folder that was opened here
+            self.gone.add(full.removeprefix(self.folder))
         if place != path or self._real_file(full):
             with self._really():
                 original(place, *args, **kwargs)

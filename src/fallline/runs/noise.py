@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 __all__ = ["EPSILON", "Curve", "Judged", "Noise", "envelope", "gaps", "judge", "judge_together"]
@@ -28,6 +29,9 @@ _SHORT = 0.125
 # Gaps are sizes of random numbers: a few small ones in a row say little about the next.
 _JUMP, _JUMP_FIRST = 25.0, 100.0
 _WILD = 0.125  # power of what the runs have come apart by already: training that carries them far also jumps further
+_STRETCH = (
+    16  # updates over which growth is measured: shorter ones show single gaps, which are random
+)
 _MOST_GROWN = 50.0  # e-fold, over updates that were not recorded: more than any gap can grow
 _REPEATED = 8.0  # times what a repeat shows
 _AHEAD = 8  # updates: runs go apart a little sooner or later
@@ -139,20 +143,39 @@ class _Drift:
     begun: int = 0  # its update
     last: int = 0  # the update that was looked at last
     count: int = 0  # updates with a gap
+    fastest: float = (
+        0.0  # growth of the logarithm in an update, over the stretch where it was largest
+    )
+    stretch: deque[tuple[int, float]] = field(default_factory=deque)  # the last updates: how far
 
     def note(self, update: int, size: float) -> None:
         self.last = update
         if size and not self.count:
             self.first, self.begun = size, update
         self.highest, self.count = max(self.highest, size), self.count + bool(size)
+        if self.count and math.isfinite(self.highest):
+            self._grow(update)
+
+    def _grow(self, update: int) -> None:
+        self.stretch.append((update, self.highest))
+        while len(self.stretch) > 1 and self.stretch[1][0] <= update - _STRETCH:
+            self.stretch.popleft()
+        then, size = self.stretch[0]
+        if update - then >= _STRETCH:
+            self.fastest = max(self.fastest, math.log(self.highest / size) / (update - then))
 
     def allowed(self, update: int) -> float:
-        """The largest gap that noise explains here. Updates that were not recorded have carried the runs on, as those before them did."""
+        """The largest gap that noise explains here.
+
+        Updates that were not recorded have carried the runs on: as fast as those before them did where these were fastest, because
+        training is unstable in some places and not in others.
+        """
         if not self.count or not math.isfinite(self.highest):
             return self.highest
         apart = self.highest / self.first
         passed, unseen = self.last - self.begun, max(0, update - self.last - 1)
-        grown = math.exp(min(math.log(apart) * unseen / passed, _MOST_GROWN)) if passed else 1.0
+        rate = max(self.fastest, math.log(apart) / passed) if passed else 0.0
+        grown = math.exp(min(rate * unseen, _MOST_GROWN))
         return (_JUMP + _JUMP_FIRST / self.count) * math.pow(apart, _WILD) * grown * self.highest
 
 

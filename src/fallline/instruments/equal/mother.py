@@ -1,7 +1,8 @@
 """A process that imports torch once and then forks for every way: `python -m fallline.instruments.equal.mother [-m] SCRIPT ARGS`.
 
 It gets a line of JSON for every run and answers with one. It computes nothing itself, so no thread of torch's and no CUDA context is
-there to be forked.
+there to be forked. A module that asks for the device when it is imported spoils that: then this process starts anew and imports
+nothing but torch (`--bare`).
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fallline.instruments.equal.child import forked, run_way
 from fallline.instruments.equal.way import Way
 from fallline.instruments.script import Script
 
-__all__ = ["run_forked"]
+__all__ = ["is_spoilt", "run_forked"]
 
 _PATIENCE = 300.0  # seconds for all ranks to make one update
 # What takes long to import and starts no thread when it is imported, which a fork would lose
@@ -36,20 +37,56 @@ HEAVY = (
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("-m", dest="module", action="store_true")
+    parser.add_argument("--bare", action="store_true")
     parser.add_argument("target")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     args = parser.parse_args(arguments)
     script = Script(args.target, tuple(args.arguments), args.module)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the script prints goes to the error stream
-    import_ahead(script)
+
+    def anew_if_spoilt() -> None:
+        if not args.bare and is_spoilt():
+            os.dup2(answers.fileno(), 1)
+            os.execv(sys.executable, [sys.executable, "-m", __spec__.name, "--bare", *arguments])
+
+    with _asking_the_driver():
+        import_torch() if args.bare else import_ahead(script)
+    anew_if_spoilt()
     for line in sys.stdin:
         order = json.loads(line)
         statuses = run_forked(Way.of(order["way"]), script, order["out"], order["output"])
-        _import_what_it_imported(order["out"], script)
+        if not args.bare:
+            with _asking_the_driver():
+                _import_what_it_imported(order["out"], script)
         answers.write(json.dumps({"statuses": statuses}) + "\n")
         answers.flush()
+        anew_if_spoilt()
     return 0
+
+
+@contextlib.contextmanager
+def _asking_the_driver() -> Iterator[None]:
+    """Many packages ask whether there is a GPU when they are imported. The driver can say so without CUDA, which a fork would lose."""
+    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
+def is_spoilt() -> bool:
+    """Whether a process that is forked from this one cannot use CUDA. Only such a process can tell."""
+    import torch
+
+    process = os.fork()
+    if not process:
+        os._exit(torch.cuda._is_in_bad_fork())
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) != 0
 
 
 def import_ahead(script: Script) -> None:

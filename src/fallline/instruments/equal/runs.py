@@ -137,13 +137,13 @@ class Runs:
     def _fork(self, way: Way, out: str, output: str) -> list[int]:
         import torch
 
-        from fallline.instruments.equal.mother import import_torch, run_forked
+        from fallline.instruments.equal.mother import import_torch, is_spoilt, run_forked
 
         import_torch()
-
-        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        # in this order: the second question itself spoils it
+        if is_spoilt() and torch.cuda.is_available():
             raise UsageError(
-                "a process that uses CUDA cannot be forked: call fallline.equal before, or give it the script"
+                "a process that has used CUDA, or asked torch for it, cannot be forked: call fallline.equal before, or give it the script"
             )
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # the threads of this process do not exist in the forked one
