@@ -260,9 +260,15 @@ def _median(one: Cost, other: Cost) -> tuple[float, float]:
     return middle, 1.25 * (high - low) / 1.35 / len(ratios) ** 0.5
 
 
+def _late(one: Cost, other: Cost) -> float:
+    """The same of the second half."""
+    late = [cost._replace(turns=cost.turns[len(cost.turns) // 2 :]) for cost in (one, other)]
+    return _median(*late)[0]
+
+
 def table(seconds: float, names: list[str]) -> list[str]:
     lines = [
-        "| job | updates | bare CPU, ms an update | watched, CPU x | the training thread's turns, x | bare again, CPU x (turns x) | start-up, CPU s more | bar |",
+        "| job | updates | bare CPU, ms an update | watched, CPU x | the training thread's turns, x (second half) | bare again, CPU x (turns x) | start-up, CPU s more | bar |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name in names:
@@ -272,7 +278,7 @@ def table(seconds: float, names: list[str]) -> list[str]:
         middle, error = _median(watched, bare)
         lines.append(
             f"| {name} | {updates:,} | {1e3 * bare.cpu / updates:.2f} | **{2 * watched.cpu / (bare.cpu + again.cpu):.3f}** | "
-            f"{middle:.3f} ± {error:.3f} | {again.cpu / bare.cpu:.3f} ({_median(again, bare)[0]:.3f}) | "
+            f"{middle:.3f} ± {error:.3f} ({_late(watched, bare):.3f}) | {again.cpu / bare.cpu:.3f} ({_median(again, bare)[0]:.3f}) | "
             f"{watched.start - (bare.start + again.start) / 2:.2f} | {bar} |"
         )
         print(lines[-1], flush=True)

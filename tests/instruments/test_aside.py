@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from fallline.instruments.aside import Aside
 from fallline.taps.patches import Patches
 
@@ -47,3 +49,13 @@ def test_a_folder_of_the_user_stays(tmp_path: Path) -> None:
         assert not os.path.exists(tmp_path / "results/old/b.txt")
     assert (tmp_path / "results/a.txt").read_text() == "kept"
     assert (tmp_path / "results/old/b.txt").read_text() == "kept"
+
+
+def test_what_a_compiler_keeps_is_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton compiles a library into its cache and loads it from there, which Python does not see."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with aside():
+        os.makedirs(tmp_path / ".triton/cache")
+        (tmp_path / ".triton/cache/utils.so").write_text("compiled")
+        (tmp_path / "results.txt").write_text("not compiled")
+    assert [path.name for path in tmp_path.rglob("*.*")] == [".triton", "utils.so"]

@@ -38,8 +38,9 @@ _SYSTEM = ("/dev", "/proc", "/sys")
 # Where compilers and downloads keep what they have made; compilers are programs, and look for it in the real place.
 _CACHES = (
     "XDG_CACHE_HOME", "TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_HOME", "HF_HOME",
-    "CUDA_CACHE_PATH",
+    "CUDA_CACHE_PATH", "TRITON_HOME",
 )  # fmt: skip
+_CACHES_AT_HOME = ("~/.cache", "~/.triton", "~/.nv")
 # module, function, which argument is the file, its name
 _FOREIGN = (
     ("torch", "save", 1, "f"),
@@ -56,7 +57,8 @@ class Aside:
         self.folder = os.path.realpath(folder)
         self.gone: set[str] = set()  # deleted here, and still there really
         caches = (os.environ[name] for name in _CACHES if os.environ.get(name))
-        real = (*_SYSTEM, os.path.expanduser("~/.cache"), *caches, self.folder)
+        home = (os.path.expanduser(path) for path in _CACHES_AT_HOME)
+        real = (*_SYSTEM, *home, *caches, self.folder)
         self._passes = tuple(os.path.realpath(path) for path in real)
         self._own = threading.local()  # inside of what is done here, the real functions are meant
         self._install(patches)
