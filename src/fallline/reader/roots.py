@@ -121,7 +121,7 @@ def _uncalled(
 def _script(machine: Machine, module: Module) -> None:
     frame = machine.module_frame(module)
     frame.names["__name__"] = Const("__main__")
-    if module.source.unread:
+    if module.source.cells and module.source.unread:
         machine.bounds.complete = (
             False  # a cell that could not be read may hold what seems to be missing
         )

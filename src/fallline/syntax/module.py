@@ -168,12 +168,13 @@ class Module:
         if self.star_imports:
             # what a star brings may be out of sight; nobody calls anything else by these names
             return {**{n: d for n, d in self._habits.items() if n in _PLAIN_NAMES}, **found}
-        return found or self._habits
+        return {**self._habits, **found}
 
     @cached_property
     def _habits(self) -> dict[str, str]:
-        """What a fragment without any import leaves out, because everybody knows it: `torch`, `nn`, `F`."""
-        return {name: dotted for name, dotted in HABITS.items() if not self.bindings(name, None)}
+        """What a fragment leaves out, because everybody knows it: `torch`, `nn`, `F`. Nothing in it defines them."""
+        read = {node.id for node in self.all(ast.Name)}
+        return {n: d for n, d in HABITS.items() if n in read and not self.bindings(n, None)}
 
     @cached_property
     def _own_imports(self) -> dict[str, str]:

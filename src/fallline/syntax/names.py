@@ -16,13 +16,14 @@ __all__ = ["HABITS", "SAME", "UNKNOWN", "computed", "constant_of"]
 UNKNOWN: Any = object()
 _DEEPEST = 12  # how far arithmetic is followed
 
-# What people call things of torch: presumed only of a fragment, a text that imports nothing at all.
+# What people call things of torch: presumed of names that nothing in the text defines, as in a fragment.
 HABITS = {
     "torch": "torch",
     "nn": "torch.nn",
     "F": "torch.nn.functional",
     "optim": "torch.optim",
     "np": "numpy",
+    "Variable": "torch.autograd.Variable",
     "autocast": "torch.amp.autocast",
     "GradScaler": "torch.amp.GradScaler",
     "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from fallline.location import Location
+from fallline.syntax.mended import mended
 from fallline.syntax.newer import older
 from fallline.untrusted import parse_json
 
@@ -36,17 +37,24 @@ _BLANK = re.compile(
 class UnreadableError(Exception):
     """The file, or a cell of it, cannot be read or parsed; carries where and why in words.
 
-    `blank`: it stops at a place that was left open on purpose, for somebody to fill in.
+    `blank`: it stops at a place that was left open on purpose, for somebody to fill in. `indented`: at an indentation.
     """
 
     def __init__(
-        self, message: str, line: int = 1, column: int = 1, *, blank: bool = False
+        self,
+        message: str,
+        line: int = 1,
+        column: int = 1,
+        *,
+        blank: bool = False,
+        indented: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.line = max(1, line)
         self.column = max(1, column)
         self.blank = blank
+        self.indented = indented
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +71,7 @@ class Source:
     """The text of one file. For a notebook, `text` is all code cells, magics commented out.
 
     A cell that is not Python does not keep the others from running, nor from being read: it is commented out, and
-    `unread` says why.
+    `unread` says why. So does it for a text that is pasted with a wrong indentation, once it is parsed.
     """
 
     path: str
@@ -130,11 +138,15 @@ class Source:
         """The syntax tree; raises `UnreadableError` with the reason in words."""
         try:
             return _parse(self.text, self.path)
-        except UnreadableError:
+        except UnreadableError as error:
             cells = None if self.cells else _exported(self.text)
-            if cells is None or not _is_python(cells):
+            if cells is not None and _is_python(cells):
+                return _parse(cells, self.path)
+            tree = None if self.cells or not error.indented else mended(self.text)
+            if tree is None:
                 raise
-            return _parse(cells, self.path)
+            self.unread = (error,)
+            return tree
 
 
 def _parse(text: str, path: str = "") -> ast.Module:
@@ -152,6 +164,7 @@ def _parse(text: str, path: str = "") -> ast.Module:
             line,
             error.offset or 1,
             blank=any(map(_BLANK.search, around)),
+            indented=isinstance(error, IndentationError),
         ) from None
     except (RecursionError, MemoryError):
         raise UnreadableError("the code is nested too deeply to be parsed") from None

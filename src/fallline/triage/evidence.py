@@ -69,7 +69,9 @@ def corrected(text: str, path: str) -> Gathered:
     head = _assumed(text) if path == _PASTED else ""
     given = {path: (head + text).encode()}
     readings = read_paths([path], roots=[str(Path(path).parent)], given=given)
-    found = [f for r in readings for f in r.findings if f.code != "FL000" or path != _PASTED]
+    found = [f for r in readings for f in r.findings]
+    if path == _PASTED or any(f.code != "FL000" and f.severity != "info" for f in found):
+        found = [f for f in found if f.code != "FL000"]  # an indentation that was lost on the way
     fixer = Fixer(readings, lambda finding, sources: finding.severity != "info", ".", given, True)
     fixer.run()
     lines = head.count("\n")

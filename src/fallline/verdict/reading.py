@@ -324,6 +324,8 @@ def _unread_cells(source: Source) -> list[Finding]:
     finding = unreadable(source.path, first)
     if len(source.unread) < len(source.cells):
         finding.severity = Severity.INFO
+    elif not source.cells:
+        finding.message += "; it is read as it seems to be meant"
     others = len(source.unread) - 1
     if others:
         finding.message += f"; {others} more cell{'s'[: others > 1]} could not be read either"
