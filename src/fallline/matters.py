@@ -8,7 +8,7 @@ __all__ = ["matters", "nothing_to_find"]
 
 # A file with none of these cannot hold a mistake of ours.
 _MATTERS = re.compile(
-    rb"torch|lightning|accelerat|deepspeed|transformers|\btrl\b|\bpeft\b|\.backward\(|zero_grad|optimi[sz]er|nn\."
+    rb"torch|lightning|accelerat|deepspeed|transformers|\btrl\b|\bpeft\b|\.backward\(|zero_grad|requires_grad|optimi[sz]er|nn\."
     # a class of the project that derives from a module in another file of it
     rb"|^class \w+\([\w., ]*(?:Policy|Module|Network|Trainer)\b",
     re.M,

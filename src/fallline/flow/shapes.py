@@ -14,14 +14,17 @@ from fallline.flow.calls import last_name, of_self, operand, receiver, returned
 from fallline.flow.makers import called_function, method_of
 from fallline.flow.values import values_of
 from fallline.syntax import Module
+from fallline.syntax.nodes import is_name
 
 __all__ = ["Shape", "shape_of"]
 
 _DEEPEST = 24
 _MAKERS = frozenset("randn rand zeros ones empty".split())
+_OF_LISTS = frozenset("tensor Tensor FloatTensor DoubleTensor LongTensor as_tensor".split())
 _SAME = frozenset(
     "relu sigmoid tanh exp log log1p abs neg sqrt square pow clamp clip float double half bfloat16 to cuda cpu detach clone"
-    " contiguous softplus gelu silu leaky_relu elu sin cos nan_to_num requires_grad_ type type_as logsigmoid sign".split()
+    " contiguous softplus gelu silu leaky_relu elu sin cos nan_to_num requires_grad_ type type_as logsigmoid sign"
+    " add_ sub_ mul_ div_ clamp_ relu_ sigmoid_ tanh_ Variable Parameter".split()
 )
 _KEEPING_LAYERS = frozenset(
     "ReLU Sigmoid Tanh Softplus GELU SiLU ELU LeakyReLU Dropout Identity LayerNorm BatchNorm1d Hardtanh".split()
@@ -89,6 +92,10 @@ def _shape_of(module: Module, node: ast.expr | ast.arg, depth: int) -> Shape | N
             return shape_of(module, inner, depth + 1)
         case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult() | ast.Div(), right):
             return _broadcast(_or_number(module, left, depth), _or_number(module, right, depth))
+        case ast.BinOp(left, ast.MatMult(), right):
+            return _multiplied(
+                shape_of(module, left, depth + 1), shape_of(module, right, depth + 1)
+            )
         case ast.BinOp(left, ast.Pow(), _):
             return shape_of(module, left, depth + 1)
         case ast.Subscript(value, index):
@@ -115,7 +122,23 @@ def _of_name(module: Module, name: ast.Name, depth: int) -> Shape | None:
         loop = module.parent(up)
         if isinstance(loop, ast.For) and loop.target is up:
             return _of_batch(module, loop.iter, up.elts.index(bound[0]), depth)  # type: ignore[arg-type]
-    return None
+    return _of_bindings(module, name, bound, depth)
+
+
+def _of_bindings(module: Module, name: ast.Name, bound: list[ast.AST], depth: int) -> Shape | None:
+    """A name of the script that is bound more than once, `x = x.to(device)` aside."""
+    values: list[ast.expr] = []
+    for binding in bound or module.bindings(name.id, None):
+        match module.parent(binding):
+            case ast.Assign([ast.Name()], ast.Call() as call) if last_name(
+                call
+            ) in _SAME and is_name(receiver(module, call) or next(iter(call.args), None), name.id):
+                continue
+            case ast.Assign([ast.Name()], value):
+                values.append(value)
+            case _:
+                return None
+    return _agreed(shape_of(module, value, depth + 1) for value in values)
 
 
 def _of_batch(module: Module, loader: ast.expr, place: int, depth: int) -> Shape | None:
@@ -179,6 +202,8 @@ def _of_call(module: Module, call: ast.Call, depth: int) -> Shape | None:
     is_torch = dotted is not None and dotted.startswith("torch.")
     if is_torch and name in _MAKERS:
         return _literal(module, call.args)
+    if is_torch and name in _OF_LISTS:
+        return _of_list(call.args[0]) if len(call.args) == 1 else None
     if is_torch and name in {"arange", "linspace"}:
         return _VECTOR
     if is_torch and name in {"full", "randint"}:
@@ -206,6 +231,45 @@ def _literal(module: Module, sizes: list[ast.expr]) -> Shape | None:
     return Shape(tuple(None if n is None else int(n) for n in numbers))
 
 
+def _of_list(node: ast.expr) -> Shape | None:
+    """`[[1.0, 2.0], [3.0, 4.0]]`, numbers as they stand."""
+    dims: list[int] = []
+    while isinstance(node, ast.List | ast.Tuple) and node.elts:
+        if any(isinstance(e, ast.Starred) for e in node.elts):
+            return None
+        dims.append(len(node.elts))
+        node = node.elts[0]
+    match node:
+        case ast.Constant(int() | float()) | ast.UnaryOp(operand=ast.Constant(int() | float())):
+            return Shape(tuple(dims))
+    return None
+
+
+def _multiplied(left: Shape | None, right: Shape | None) -> Shape | None:
+    """A matrix times a vector or a matrix."""
+    if left is None or right is None or not (left.whole and right.whole) or len(left.dims) != 2:
+        return None
+    return Shape((left.dims[0], *right.dims[1:])) if len(right.dims) in (1, 2) else None
+
+
+def _joined(module: Module, call: ast.Call, depth: int) -> Shape | None:
+    """`torch.cat((x, bias), 1)`."""
+    parts = call.args[0] if call.args else None
+    dim = module.argument(call, 1, "dim")
+    at = 0.0 if dim is None else module.number(dim)
+    if not isinstance(parts, ast.List | ast.Tuple) or at is None:
+        return None
+    shapes = [shape_of(module, part, depth + 1) for part in parts.elts]
+    first = shapes[0] if shapes else None
+    if first is None or not -len(first.dims) <= at < len(first.dims):
+        return None
+    if any(s is None or not s.whole or len(s.dims) != len(first.dims) for s in shapes):
+        return None
+    dims: list[int | None] = list(first.dims)
+    dims[int(at)] = None
+    return Shape(tuple(dims))
+
+
 def _is_count(module: Module, node: ast.expr) -> bool:
     """`len(x)`, `x.size(0)`, `x.shape[0]`, `x.size()[0]`: one number."""
     match values_of(module).origin(node):
@@ -227,6 +291,10 @@ def _of_operation(module: Module, call: ast.Call, name: str, depth: int) -> Shap
     extra = call.args[(module.resolve(call.func) is not None) :]
     if name in {"view", "reshape"}:
         return _viewed(module, extra)
+    if name in {"mm", "matmul", "mv"} and extra:
+        return _multiplied(inner, shape_of(module, extra[0], depth + 1))
+    if name in {"cat", "concat"} and module.resolve(call.func) is not None:
+        return _joined(module, call, depth)
     if name in {"flatten", "ravel"} and not extra and not call.keywords:
         return _VECTOR
     if name in {"min", "max", "minimum", "maximum"} and extra and _is_tensor(module, extra[0]):

@@ -88,6 +88,8 @@ def _level(levels: list[tuple[int, int]], width: int, opened: bool) -> int:
     elif width != levels[-1][0]:
         if left is not None and left[0] - width < width - levels[-1][0]:
             levels.append(left)
-        elif left is None:  # deeper than the line above, which opens nothing: a block that was pasted from deeper inside
+        elif (
+            left is None
+        ):  # deeper than the line above, which opens nothing: a block that was pasted from deeper inside
             levels.append((width, levels[-1][1]))
     return levels[-1][1]

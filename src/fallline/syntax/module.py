@@ -174,7 +174,9 @@ class Module:
     def _habits(self) -> dict[str, str]:
         """What a fragment leaves out, because everybody knows it: `torch`, `nn`, `F`. Nothing in it defines them."""
         read = {node.id for node in self.all(ast.Name)}
-        return {n: d for n, d in HABITS.items() if n in read and not self.bindings(n, None)}
+        made = self.functions.keys() | self.classes.keys()
+        unbound = {n for n in HABITS.keys() & read - made if not self.bindings(n, None)}
+        return {n: d for n, d in HABITS.items() if n in unbound}
 
     @cached_property
     def _own_imports(self) -> dict[str, str]:

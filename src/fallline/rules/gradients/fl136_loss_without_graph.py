@@ -17,6 +17,14 @@ from fallline.flow.networks import graph_of
 from fallline.flow.recording import turns_off
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
+from fallline.rules.gradients._leaf_losses import (
+    SAYS_LOSS,
+    is_leaf_copy,
+    only_numbers,
+    reduced,
+    requires_grad_set,
+    returned_copies,
+)
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, names_read, walk
 
@@ -27,9 +35,7 @@ _LOSSES = (
     *("cross_entropy", "CrossEntropyLoss", "nll_loss", "NLLLoss", "kl_div", "KLDivLoss"),
     *("binary_cross_entropy", "BCELoss", "binary_cross_entropy_with_logits", "BCEWithLogitsLoss"),
 )
-_SAYS_LOSS = re.compile(r"loss|(^|_)(kl|reg|nll|penalty|entropy)(_|$)|criterion", re.IGNORECASE)
 _CUTS = frozenset({"detach", "item", "tolist", "numpy"})
-_MAKES_LEAF = frozenset({"Variable", "tensor", "FloatTensor", "as_tensor"})
 _MAKES_OUTPUT = frozenset({"empty", "empty_like", "zeros", "zeros_like", "new_empty"})
 # Kernels that are meant to run without a gradient, or whose gradient is written next to them.
 _NO_GRADIENT_MEANT = re.compile(
@@ -60,10 +66,12 @@ Keep the tensors as they come out of the model, up to the backward.
 - Join tensors with `torch.stack` or `sum`, not with `torch.tensor`.
 - Give `detach()`ed copies only to logs, metrics and targets."""
     references = ("https://docs.pytorch.org/docs/stable/notes/autograd.html",)
-    tokens = (b"backward", b"Metric", b"triton")
+    tokens = (b"backward", b"Metric", b"triton", b"requires_grad")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         yield from self._leaves(module)
+        yield from self._given_back(module)
+        yield from self._only_numbers(module)
         yield from self._cut_terms(module)
         yield from self._metrics(module)
         yield from self._kernels(module)
@@ -82,14 +90,14 @@ Keep the tensors as they come out of the model, up to the backward.
                     pass
                 case _:
                     continue
-            made = _reduced(module, loss)
-            if isinstance(made, ast.Call) and _is_leaf_copy(module, made):
+            made = reduced(module, loss)
+            if isinstance(made, ast.Call) and is_leaf_copy(module, made):
                 yield self.finding(
                     module.location(made),
                     f"`{name}` is a copy without a graph, so its backward reaches no parameter and nothing is learned. Use the loss itself instead of a copy",
                 )
                 continue
-            for statement in _requires_grad_set(module, name, call):
+            for statement in requires_grad_set(module, name, call):
                 sure = isinstance(made, ast.expr) and _has_no_graph(module, made)
                 needless = isinstance(made, ast.expr) and graph_of(module, made) is not None
                 yield self.finding(
@@ -98,6 +106,26 @@ Keep the tensors as they come out of the model, up to the backward.
                     "Remove this line, and find where the loss was cut off from the model",
                     severity=None if sure else Severity.INFO if needless else Severity.WARNING,
                 )
+
+    def _given_back(self, module: Module) -> Iterator[Finding]:
+        """A loss that a function returns as a leaf: whoever calls backward on it is out of view."""
+        for at, name, copied in returned_copies(module):
+            text = (
+                f"This is a copy of `{name}` without its graph: a backward on it reaches no parameter and nothing is learned. Return the loss itself"
+                if copied
+                else f"Setting requires_grad on `{name}` gives it no graph: if it has none, backward reaches no parameter and nothing is learned. "
+                "Remove this line, and find where the loss was cut off from the model"
+            )
+            severity = None if copied else Severity.WARNING
+            yield self.finding(module.location(at), text, severity=severity)
+
+    def _only_numbers(self, module: Module) -> Iterator[Finding]:
+        """A parameter of an optimizer that the loss knows only as a number."""
+        for cut, name in only_numbers(module):
+            yield self.finding(
+                module.location(cut),
+                f"`{name}` is in the optimizer, but only its number is computed with, so no gradient reaches it and it never changes. Use the tensor itself",
+            )
 
     def _cut_terms(self, module: Module) -> Iterator[Finding]:
         """Terms of a loss that backward starts from, and whose graph is cut in view."""
@@ -240,16 +268,6 @@ print(inputs.grad.sign())
     )
 
 
-def _reduced(module: Module, loss: ast.expr) -> ast.expr | ast.arg:
-    """What a loss is the mean or the sum of, or what it stands for."""
-    made = values_of(module).origin(loss)
-    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
-        if made.func.attr not in {"mean", "sum", "squeeze"} or module.resolve(made.func):
-            break
-        made = values_of(module).origin(made.func.value)
-    return made
-
-
 def _has_no_graph(module: Module, made: ast.expr) -> bool:
     given = module.argument(made, 0, "input") if isinstance(made, ast.Call) else None
     known = given is not None and id(made) in _losses_of(module)
@@ -262,36 +280,6 @@ def _losses_of(module: Module) -> set[int]:
         known[module.tree] = {id(call) for call, _ in loss_calls(module, *_LOSSES)}
     found: set[int] = known[module.tree]
     return found
-
-
-def _is_leaf_copy(module: Module, made: ast.Call) -> bool:
-    """`torch.tensor(loss, requires_grad=True)`, `Variable(loss.data, requires_grad=True)` of something computed."""
-    wants = module.argument(made, None, "requires_grad")
-    if last_name(made) not in _MAKES_LEAF or wants is None or module.constant(wants) is not True:
-        return False
-    given = made.args[0] if made.args else None
-    parts = [*below(given, ast.Call), *below(given, ast.Name)] if given is not None else []
-    return any(not isinstance(module.constant(n), int | float) for n in parts)
-
-
-def _requires_grad_set(module: Module, name: str, backward: ast.Call) -> Iterator[ast.stmt]:
-    """`loss.requires_grad = True` and `loss.requires_grad_()` in the same function, before the backward and after the loss is bound."""
-    scope = module.scope(backward)
-    bound = [b for b in module.bindings(name, scope) if getattr(b, "lineno", 0) < backward.lineno]
-    last = max((getattr(b, "lineno", 0) for b in bound), default=0)
-    for node in module.all(ast.Attribute):
-        match node:
-            case ast.Attribute(ast.Name(written), "requires_grad" | "requires_grad_") if (
-                written == name and module.scope(node) is scope
-            ):
-                statement = module.statement(node)
-                sets = isinstance(node.ctx, ast.Store) or node.attr.endswith("_")
-                if sets and last <= node.lineno < backward.lineno and _is_loss(name):
-                    yield statement
-
-
-def _is_loss(name: str) -> bool:
-    return _SAYS_LOSS.search(name) is not None or name in {"cost", "err", "error", "total"}
 
 
 def _trained_by(module: Module, statement: ast.Assign | ast.AugAssign) -> str | None:
@@ -356,9 +344,9 @@ def _cut_loss(module: Module, term: ast.expr) -> ast.expr | None:
             return None
     match term:
         case ast.Call(ast.Attribute(ast.Name(name), method)) if method in _CUTS:
-            return term if _SAYS_LOSS.search(name) else None
+            return term if SAYS_LOSS.search(name) else None
         case ast.Attribute(ast.Name(name), "data"):
-            return term if _SAYS_LOSS.search(name) else None
+            return term if SAYS_LOSS.search(name) else None
     return None
 
 
@@ -404,9 +392,24 @@ def _is_cut(module: Module, node: ast.expr) -> bool:
             return True
         case ast.Call(ast.Attribute(inner, method)) if method in SHAPE_OPS:
             return _is_cut(module, inner)
+        case ast.Name() as name if _is_index(module, name):
+            return True
+        case ast.Subscript(ast.Call() as call, ast.Constant(1)) | ast.Attribute(
+            ast.Call() as call, "indices"
+        ):
+            return last_name(call) in _WITH_INDICES and bool(call.args or call.keywords)
         case ast.Call(func, [inner, *_]) if _only_hands_on(module, func):
             return _is_cut(module, inner)
     return False
+
+
+_WITH_INDICES = frozenset({"max", "min", "topk", "sort", "median", "mode"})
+
+
+def _is_index(module: Module, name: ast.Name) -> bool:
+    """`predicted` of `_, predicted = torch.max(outputs, 1)`: where the largest is, which has no gradient."""
+    part = values_of(module).unpacked(name)
+    return part is not None and part[1] == 1 and last_name(part[0]) in _WITH_INDICES
 
 
 def _only_hands_on(module: Module, func: ast.expr) -> bool:
