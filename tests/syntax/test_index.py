@@ -6,7 +6,7 @@ import ast
 
 from fallline.syntax import Module, Source
 from fallline.syntax.index import children, index_of
-from fallline.syntax.nodes import below, walk
+from fallline.syntax.nodes import below, walk, written
 
 TEXT = """\
 import torch
@@ -66,3 +66,34 @@ def test_a_released_tree_keeps_no_links_and_can_still_be_walked() -> None:
     assert index_of(module.tree) is None
     assert not any({"parent", "after", "start", "index"} & set(vars(n)) for n in before)
     assert walk(module.tree) == before
+
+
+def test_each_name_with_the_innermost_function_around_it() -> None:
+    module = parsed()
+    scopes = (ast.FunctionDef, ast.Lambda, ast.ClassDef)
+    for kind in (ast.Name, ast.arg):
+        swept = list(module.index.scoped(kind, scopes))
+        assert swept == [(n, module.enclosing(n, *scopes)) for n in module.all(kind)]
+        assert len(swept) > 4
+
+
+def test_nodes_of_a_list_that_are_in_a_piece_of_code() -> None:
+    module = parsed()
+    calls = module.all(ast.Call)
+    for node in walked(module.tree):
+        assert module.index.inside(node, calls) == below(node, ast.Call)
+
+
+def test_calls_by_last_name_come_in_source_order() -> None:
+    source = Source.from_bytes("a.py", b"b.log(a(1))\nlog(2)\nc.a(3)\nd[0](4)\ntorch.log(5)\n")
+    module = Module(source, source.parse())
+    named = module.calls_named({"log", "a"}.__contains__)
+    assert [ast.unparse(c.func) for c in named] == ["b.log", "a", "log", "c.a", "torch.log"]
+    assert [c.lineno for c in module.method_calls("log")] == [1, 5]
+    assert [c.lineno for c in module.calls_by_last_name[""]] == [4]
+
+
+def test_an_expression_is_written_as_ast_writes_it() -> None:
+    for text in ("a", "self.model.encoder", "a[0].b", "f(x).y", "(1).real", "(a + b).c"):
+        node = ast.parse(text, mode="eval").body
+        assert written(node) == ast.unparse(node)

@@ -11,7 +11,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.modules import looks_like_model
 from fallline.flow.recording import turns_off, under_no_grad
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name, methods_of
+from fallline.syntax.nodes import below, is_name, methods_of, written
 
 __all__ = ["Answer", "answers", "left_in_train_mode", "recorded"]
 
@@ -51,9 +51,10 @@ class Answer:
 
 def answers(module: Module) -> Iterator[Answer]:
     """Those in which nothing wants a gradient and nothing says whether autograd records."""
-    if module.is_benchmark or _ELSEWHERE.search(module.source.text):
+    asked = _asked(module)
+    if not asked or module.is_benchmark or _ELSEWHERE.search(module.source.text):
         return
-    for answer in _asked(module):
+    for answer in asked:
         rests = _sets_mode(answer.function, answer.model, _RESTS)
         if not rests and (
             not _leaves(answer.function) or ".train()" in _body(module, answer.function)
@@ -67,7 +68,7 @@ def answers(module: Module) -> Iterator[Answer]:
 
 def recorded(module: Module, answer: Answer) -> bool:
     """Neither the function nor anybody who is seen to call it turns recording off."""
-    marks = " ".join(map(ast.unparse, answer.function.decorator_list))
+    marks = " ".join(map(written, answer.function.decorator_list))
     if turns_off(answer.function) or re.search("grad|infer|eval|property|override", marks):
         return False
     if _is_driven(module, answer.function):
@@ -96,17 +97,28 @@ def left_in_train_mode(module: Module) -> Iterator[tuple[Answer, str]]:
         yield answer, resting.name
 
 
-def _asked(module: Module) -> Iterator[Answer]:
+def _asked(module: Module) -> list[Answer]:
     """The functions that call a model and are not there to train it."""
+    known = module.notes("asked for answers")
+    if module.tree not in known:
+        known[module.tree] = _asking(module)
+    found: list[Answer] = known[module.tree]
+    return found
+
+
+def _asking(module: Module) -> list[Answer]:
     text = module.source.text
     if "torch" not in text or module.is_unit_test or "Lightning" in text:
-        return
-    for function in module.all(ast.FunctionDef):
-        if _OTHERWISE.search(function.name) or _asks_which(function):
+        return []
+    called = _model_calls(module)
+    found: list[Answer] = []
+    for function in module.all(ast.FunctionDef) if called else ():
+        call = next(iter(module.index.inside(function, called)), None)
+        if call is None or module.function(call) is not function:
             continue
-        call = next((c for c in below(function, ast.Call) if _calls_model(module, c)), None)
-        if call is not None and module.function(call) is function:
-            yield Answer(function, call, _named(call))
+        if not _OTHERWISE.search(function.name) and not _asks_which(function):
+            found.append(Answer(function, call, _named(call)))
+    return found
 
 
 def _is_frozen(module: Module, function: ast.FunctionDef) -> bool:
@@ -125,24 +137,26 @@ def _is_frozen(module: Module, function: ast.FunctionDef) -> bool:
 
 def _modules_by_use(module: Module) -> set[str]:
     """What this file asks for its parameters or puts to rest is a module, whatever its name."""
-    known = module.notes("modules by use")
-    if module.tree not in known:
-        asked = module.method_calls("parameters", "named_parameters", "eval")
-        named = {ast.unparse(c.func.value) for c in asked if isinstance(c.func, ast.Attribute)}
-        known[module.tree] = named - {"self"}
-    found: set[str] = known[module.tree]
-    return found
+    asked = module.method_calls("parameters", "named_parameters", "eval")
+    return {written(c.func.value) for c in asked if isinstance(c.func, ast.Attribute)} - {"self"}
+
+
+def _model_calls(module: Module) -> list[ast.Call]:
+    by_use = _modules_by_use(module)
+    last = {name.rpartition(".")[2] for name in by_use}
+    return [
+        call
+        for call in module.all(ast.Call)
+        if (call.args or call.keywords)
+        and (
+            (last_name(call) in last and written(call.func) in by_use) or _calls_model(module, call)
+        )
+    ]
 
 
 def _calls_model(module: Module, call: ast.Call) -> bool:
-    if not call.args and not call.keywords:
-        return False
-    if isinstance(call.func, ast.Name | ast.Attribute) and ast.unparse(
-        call.func
-    ) in _modules_by_use(module):
-        return True
     match call.func:
-        case ast.Attribute(of, name) if _RUNS.fullmatch(name):
+        case ast.Attribute(of, name) if "forward" in name and _RUNS.fullmatch(name):
             return looks_like_model(of) or (is_name(of, "self") and _is_network(module, call))
         case ast.Name("self"):
             return _is_network(module, call)
@@ -159,8 +173,8 @@ def _is_network(module: Module, node: ast.AST) -> bool:
 def _named(call: ast.Call) -> str:
     match call.func:
         case ast.Attribute(of, name) if _RUNS.fullmatch(name):
-            return ast.unparse(of)
-    return ast.unparse(call.func)
+            return written(of)
+    return written(call.func)
 
 
 def _asks_which(function: ast.FunctionDef) -> bool:
@@ -191,7 +205,7 @@ def _is_driven(module: Module, function: ast.FunctionDef) -> bool:
     cls = module.class_(function)
     if cls is None or not cls.bases or module.is_module_class(cls):
         return False
-    return any(ast.unparse(b) not in {"object", "ABC", "abc.ABC"} for b in cls.bases)
+    return any(written(b) not in {"object", "ABC", "abc.ABC"} for b in cls.bases)
 
 
 def _called_without_recording(module: Module, function: ast.FunctionDef, depth: int) -> bool:
@@ -217,7 +231,7 @@ def _sets_mode(function: ast.FunctionDef, model: str, modes: frozenset[str] | No
     return any(
         isinstance(c.func, ast.Attribute)
         and c.func.attr in wanted
-        and ast.unparse(c.func.value) in {model, "self"}
+        and written(c.func.value) in {model, "self"}
         for c in below(function, ast.Call)
     )
 

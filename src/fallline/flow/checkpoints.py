@@ -11,7 +11,7 @@ from fallline.flow.calls import last_name, of_self, returned, same
 from fallline.flow.unused import never_given
 from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name
+from fallline.syntax.nodes import below, is_name, written
 
 __all__ = [
     "Loaded",
@@ -86,7 +86,7 @@ class Saved:
         given = {*self._parameters(), *self.given}
         # `g_optim` beside `d_optim` in one function: each name is its own object's
         anybody = {None, name, *(given if name not in given else ())}
-        return any(state_of(v) in anybody or name in ast.unparse(v) for v in same)
+        return any(state_of(v) in anybody or name in written(v) for v in same)
 
     def _parameters(self) -> set[str]:
         """What the saving function is given: its names are not the caller's."""
@@ -120,7 +120,7 @@ def saves_of(module: Module) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | No
             if what is not None:
                 seen.add(id(call))
                 yield call, what, None
-    for call in module.all(ast.Call):
+    for call in module.calls_named(_SAVES.search):
         states = _saved_by_name(module, call) if id(call) not in seen else None
         if states is not None:
             yield call, states, None
@@ -128,8 +128,6 @@ def saves_of(module: Module) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | No
 
 def _saved_by_name(module: Module, call: ast.Call) -> ast.expr | None:
     """`save_on_master({"model": model.state_dict(), ...}, path)`: a dict of states goes to a function called so."""
-    if not _SAVES.search(last_name(call)):
-        return None
     if (module.resolve(call.func) or "").startswith("torch."):
         return None
     return next((a for a in call.args if _holds_states(module.value(a))), None)
@@ -157,10 +155,8 @@ def _saved_parameter(home: Module, function: ast.FunctionDef, names: list[str]) 
 def called_functions(module: Module) -> Iterator[tuple[ast.Call, ast.FunctionDef, Module]]:
     """Calls of functions and methods that can be seen, in this file or another one of the project, that save or load."""
     own = {n.name: n for n in module.all(ast.FunctionDef)}
-    for call in module.all(ast.Call):
+    for call in module.calls_named(_SAVES_OR_LOADS.search):
         name = last_name(call)
-        if not _SAVES_OR_LOADS.search(name):
-            continue
         dotted = module.resolve(call.func)
         if dotted is None:
             if name in own and (isinstance(call.func, ast.Name) or _of_self(call.func)):

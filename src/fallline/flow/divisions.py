@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fallline.flow.calls import last_name, names_in
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, methods_of
+from fallline.syntax.nodes import below, methods_of, written
 
 __all__ = ["added_undivided", "divided_again", "items_ignored"]
 
@@ -29,7 +29,7 @@ def added_undivided(module: Module) -> Iterator[ast.stmt]:
         if function.name != "compute_loss" or _ITEMS not in asked:
             continue
         divided = {
-            ast.unparse(t)
+            written(t)
             for s in below(function, ast.Assign)
             if _divides_by_items(s.value)
             for t in s.targets
@@ -59,7 +59,7 @@ def items_ignored(module: Module) -> Iterator[ast.FunctionDef]:
 
 def _own_loss(method: ast.FunctionDef) -> bool:
     """Not the Trainer's or the model's: a function of its own makes it."""
-    text = ast.unparse(method)
+    text = written(method)
     return "super().compute_loss" not in text and re.search(r"self\.\w*loss\w*\(", text) is not None
 
 
@@ -82,7 +82,7 @@ def _added(statement: ast.AST) -> tuple[str, ast.expr] | None:
 
 
 def _is_a_loss(term: ast.expr) -> bool:
-    return "loss" in ast.unparse(term).lower()
+    return "loss" in written(term).lower()
 
 
 def _counts_items(function: ast.FunctionDef, name: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fallline.flow.checkpoints import Saved, loads, saves
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name
+from fallline.syntax.nodes import below, is_name, written
 
 __all__ = ["repeated_epochs"]
 
@@ -40,7 +40,7 @@ def _finished(saved: Saved) -> Iterator[str]:
 def _calls_training(loop: ast.For, before: ast.stmt) -> bool:
     """`train_one_epoch(...)` stands before it in the loop."""
     calls = (c for s in loop.body if s.lineno < before.lineno for c in below(s, ast.Call))
-    return any("train" in ast.unparse(c.func).rpartition(".")[2] and c.args for c in calls)
+    return any("train" in written(c.func).rpartition(".")[2] and c.args for c in calls)
 
 
 def _begins_there(module: Module, node: ast.expr) -> bool:

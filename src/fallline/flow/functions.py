@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from fallline.location import Location
 from fallline.syntax import Module
+from fallline.syntax.nodes import written
 
 __all__ = ["AutogradFunction", "functions_in", "head", "own_nodes"]
 
@@ -154,7 +155,7 @@ def _annotation(arg: ast.arg) -> str | None:
             return None
         case ast.Constant(str() as text):
             return text
-    return ast.unparse(arg.annotation)
+    return written(arg.annotation)
 
 
 def _is_plain(default: ast.expr) -> bool:

@@ -15,7 +15,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.checkpoints import Saved, called_functions, role_of_key, state_of
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, written
 
 __all__ = ["Keeper", "handed_saves", "keepers", "left_unrestored"]
 
@@ -117,8 +117,8 @@ class Keeper:
 
 def keepers(module: Module) -> Iterator[Keeper]:
     """The checkpointers of this file that are handed a model and hold nothing that cannot be seen."""
-    for call in module.all(ast.Call):
-        if not _KEEPS.search(last_name(call)) or Module.has_star(call):
+    for call in module.calls_named(_KEEPS.search):
+        if Module.has_star(call):
             continue
         handed = _entries(call)
         roles = {role_of_key(k) for k in handed}
@@ -147,7 +147,7 @@ def _without_optimizer(module: Module, value: ast.expr) -> bool:
     if not isinstance(value, ast.Name) or value.id != "self" or cls is None:
         return False
     method = find_method(module, cls, "state_dict")
-    return method is not None and not re.search(r"optim|trainer\.", ast.unparse(method[1]))
+    return method is not None and not re.search(r"optim|trainer\.", written(method[1]))
 
 
 def _put_together(module: Module, call: ast.Call) -> tuple[Module, ast.AST] | None:

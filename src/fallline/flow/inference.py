@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from fallline.flow.calls import last_name
-from fallline.flow.modes import class_has_mode, made_with_mode
+from fallline.flow.modes import calls_with_mode, class_has_mode, made_with_mode
 from fallline.flow.modules import function_called, module_class
 from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import is_name, walk
+from fallline.syntax.nodes import is_name, walk, written
 
 __all__ = ["run_in_train_mode"]
 
@@ -50,7 +50,7 @@ def run_in_train_mode(module: Module) -> Iterator[ast.Call]:
         if place is None or _of_a_copy(load):
             continue
         for model, made in _made(module, place):
-            name = ast.unparse(model)
+            name = written(model)
             if (place, name) in seen or not _concerns(module, load, model, made):
                 continue
             if not _has_mode(module, made):
@@ -64,9 +64,9 @@ def run_in_train_mode(module: Module) -> Iterator[ast.Call]:
 def _loads(module: Module) -> Iterator[ast.Call]:
     """Calls that fill a model with trained weights, and calls that make one that has them."""
     yield from module.method_calls("load_state_dict")
-    for call in module.all(ast.Call):
-        if _fills(call) or (made_with_mode(module, call) and _is_pretrained(module, call)):
-            yield call
+    made = [c for c in calls_with_mode(module) if _is_pretrained(module, c)]
+    filled = [c for c in module.calls_named(_LOADS.fullmatch) if c.args and c not in made]
+    yield from module.index.sorted(made + filled)
 
 
 def _fills(call: ast.Call) -> bool:
@@ -86,7 +86,7 @@ def _concerns(module: Module, load: ast.Call, model: ast.expr, made: ast.Call) -
         case ast.Attribute(attr="load_state_dict"):
             return True
     if _fills(load):
-        return any(ast.unparse(a) == ast.unparse(model) for a in load.args)
+        return any(written(a) == written(model) for a in load.args)
     return made is load
 
 
@@ -158,7 +158,7 @@ def _run(module: Module, place: Place, name: str) -> ast.Call | None:
     for node in walk(place):
         if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
             continue
-        if ast.unparse(node) != name or not _belongs(module, node, place):
+        if written(node) != name or not _belongs(module, node, place):
             continue
         call = _call_of(module, node)
         if call is None:
@@ -217,7 +217,7 @@ def _called_inside(module: Module, call: ast.Call, model: ast.expr) -> bool | No
     if _CHOOSES_OR_TRAINS.search(home.segment(function)) or _hands_on(function, call, model):
         return None
     given = _argument(function, call, model)
-    return any(isinstance(c, ast.Call) and ast.unparse(c.func) == given for c in walk(function))
+    return any(isinstance(c, ast.Call) and written(c.func) == given for c in walk(function))
 
 
 def _argument(function: ast.FunctionDef, call: ast.Call, model: ast.expr) -> str:

@@ -25,7 +25,7 @@ _LIKE_THE_OTHERS = 3  # values of one dict that are detached, so that one that i
 
 def not_detached_like_the_others(module: Module) -> Iterator[ast.expr]:
     """`stats["nll"] = nll_loss.mean()` among entries that are all `.detach()`ed, in a function that computes the loss."""
-    for function in module.all(ast.FunctionDef):
+    for function in module.all(ast.FunctionDef) if "detach()" in module.source.text else ():
         if "detach()" not in module.segment(function) or turns_off(function):
             continue
         for holder, entries in _dicts(function):
@@ -252,7 +252,7 @@ def _call_forward_above(module: Module) -> set[ast.AST]:
 
 def _carried(module: Module, method: ast.FunctionDef) -> Iterator[ast.Assign]:
     given = {a.arg for a in method.args.args[1:]}
-    for node in walk(method):
+    for node in below(method, ast.Assign):
         match node:
             case ast.Assign(
                 [ast.Attribute(ast.Name("self"), name)], ast.BinOp() | ast.Call() | ast.IfExp()

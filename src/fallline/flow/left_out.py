@@ -11,7 +11,7 @@ from fallline.flow.calls import last_name, of_self
 from fallline.flow.modules import has_state, learns, module_class
 from fallline.flow.recording import under_no_grad
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, methods_of
+from fallline.syntax.nodes import below, methods_of, written
 
 __all__ = ["LeftOut", "filtered_out", "not_listed"]
 
@@ -96,7 +96,7 @@ def _builds_from_parts(method: ast.FunctionDef) -> ast.Call | None:
                 return None
             case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), part), "parameters")):
                 listed.add(part)
-            case ast.Call() if _BUILDS.search(ast.unparse(node.func)):
+            case ast.Call() if _BUILDS.search(written(node.func)):
                 builds.append(node)
     builds = [b for b in builds if b.args or b.keywords]
     return min(builds, key=lambda b: b.lineno) if len(listed) >= 2 and builds else None
@@ -136,6 +136,6 @@ def _trains(module: Module, cls: ast.ClassDef, part: str) -> bool:
         if isinstance(n, ast.Call) and of_self(n.func) == part
     ]
     lines = "\n".join(
-        ast.unparse(s) for s in below(cls, ast.Expr, ast.For) if f"self.{part}" in ast.unparse(s)
+        written(s) for s in below(cls, ast.Expr, ast.For) if f"self.{part}" in written(s)
     )
     return any(not under_no_grad(module, c) for c in calls) and not _FROZEN.search(lines)

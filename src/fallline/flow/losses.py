@@ -16,6 +16,7 @@ from fallline.flow.hints import is_mask
 from fallline.flow.ranges import range_of
 from fallline.flow.values import values_of
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = [
     "LOSS_TOKENS",
@@ -79,21 +80,34 @@ def loss_calls(module: Module, *names: str) -> Iterator[tuple[ast.Call, str]]:
             made += module.calls(dotted)
         else:
             yield from ((call, name) for call in module.calls(dotted))
-    for call in module.all(ast.Call) if made else ():
-        if len(call.args) < 2 and not call.keywords:
-            continue
-        match call.func:
-            case ast.Call() | ast.Attribute(ast.Name("self")):
-                pass
-            case ast.Name() if module.resolve(call.func) is None:
-                pass
-            case _:
+    ours = set(made)
+    for call, built in _calls_of_what_is_built(module) if made else ():
+        if ours.issuperset(built) and len({last_name(b) for b in built}) == 1:
+            yield call, last_name(built[0])
+
+
+def _calls_of_what_is_built(module: Module) -> list[tuple[ast.Call, list[ast.Call]]]:
+    """Calls of objects that this file builds, with two arguments or keywords, and their constructions."""
+    known = module.notes("calls of what is built")
+    if module.tree not in known:
+        called: list[tuple[ast.Call, list[ast.Call]]] = []
+        for call in module.all(ast.Call):
+            if len(call.args) < 2 and not call.keywords:
                 continue
-        loss = values_of(module).constructed(call.func)
-        built = [loss] if loss is not None else values_of(module).constructions(call.func)
-        known = [b for b in built if any(b is c for c in made)]
-        if known and len(known) == len(built) and len({last_name(b) for b in known}) == 1:
-            yield call, last_name(known[0])
+            match call.func:
+                case ast.Call() | ast.Attribute(ast.Name("self")):
+                    pass
+                case ast.Name() if module.resolve(call.func) is None:
+                    pass
+                case _:
+                    continue
+            made = values_of(module).constructed(call.func)
+            built = [made] if made is not None else values_of(module).constructions(call.func)
+            if built:
+                called.append((call, built))
+        known[module.tree] = called
+    found: list[tuple[ast.Call, list[ast.Call]]] = known[module.tree]
+    return found
 
 
 def in_loss(module: Module, node: ast.AST) -> bool:
@@ -294,31 +308,49 @@ def guarded(module: Module, node: ast.expr) -> bool:
     until = _roots(module, node)
     names = until.keys()
     function = module.function(node)
-    asked: list[ast.If | ast.IfExp | ast.Assert | ast.While] = [
-        *module.all(ast.If),
-        *module.all(ast.IfExp),
-        *module.all(ast.Assert),
-        *module.all(ast.While),
-    ]
-    tests = [n.test for n in asked if n.lineno <= before and module.function(n) is function]
-    if any(names & names_in(t) and not _SHAPE_TEST.search(module.segment(t)) for t in tests):
+    if any(
+        line <= before and names & tested and not _SHAPE_TEST.search(module.segment(test))
+        for line, test, tested in _tests(module, function)
+    ):
         return True
     return any(
-        written in names and at.lineno <= until[written] and module.function(at) is function
-        for written, at in _changes_in_place(module)
+        at.lineno <= last and module.function(at) is function
+        for name, last in until.items()
+        for at in _changes_in_place(module).get(name, ())
     )
 
 
-def _changes_in_place(module: Module) -> Iterator[tuple[str, ast.expr]]:
-    """`x[x < eps] = eps` and `x.clamp_(min=eps)`: the name and the place; `x[rows] = y` only fills it."""
-    for target in module.all(ast.Subscript):
-        match target:
-            case ast.Subscript(ast.Name(name), index, ast.Store()) if not _counts_up(module, index):
-                yield name, target
-    for call in module.method_calls(*_IN_PLACE):
-        match call.func:
-            case ast.Attribute(ast.Name(name)):
-                yield name, call
+def _tests(module: Module, function: ast.AST | None) -> list[tuple[int, ast.expr, set[str]]]:
+    """What a function asks, with the line and the names in it."""
+    known = module.notes("tests")
+    place = function or module.tree
+    if place not in known:
+        asked: list[ast.If | ast.IfExp | ast.Assert | ast.While] = below(
+            place, ast.If, ast.IfExp, ast.Assert, ast.While
+        )
+        own = [n for n in asked if module.function(n) is function]
+        known[place] = [(n.lineno, n.test, names_in(n.test)) for n in own]
+    found: list[tuple[int, ast.expr, set[str]]] = known[place]
+    return found
+
+
+def _changes_in_place(module: Module) -> dict[str, list[ast.expr]]:
+    """`x[x < eps] = eps` and `x.clamp_(min=eps)`: the name and the places; `x[rows] = y` only fills it."""
+    known = module.notes("changes in place")
+    if module.tree not in known:
+        places: dict[str, list[ast.expr]] = {}
+        for target in module.all(ast.Subscript):
+            match target:
+                case ast.Subscript(ast.Name(name), index, ast.Store()):
+                    if not _counts_up(module, index):
+                        places.setdefault(name, []).append(target)
+        for call in module.method_calls(*_IN_PLACE):
+            match call.func:
+                case ast.Attribute(ast.Name(name)):
+                    places.setdefault(name, []).append(call)
+        known[module.tree] = places
+    found: dict[str, list[ast.expr]] = known[module.tree]
+    return found
 
 
 def _counts_up(module: Module, index: ast.expr) -> bool:

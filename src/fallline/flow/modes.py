@@ -12,7 +12,7 @@ from fallline.syntax.modes import layer_has_mode
 from fallline.syntax.module import Module
 from fallline.syntax.nodes import below, methods_of, walk
 
-__all__ = ["class_has_mode", "made_with_mode"]
+__all__ = ["calls_with_mode", "class_has_mode", "made_with_mode"]
 
 _MODAL_FUNCTION = re.compile(r"torch\.nn\.functional\.(\w*dropout\w*|batch_norm|rrelu\w*)")
 _DEPTH = 6
@@ -28,6 +28,15 @@ def made_with_mode(module: Module, made: ast.Call) -> bool:
         case ast.Subscript(ast.Attribute(of, "__dict__")):
             return module.resolve(of) == "torchvision.models"
     return _WITH_MODE.fullmatch(module.resolve(made.func) or "") is not None
+
+
+def calls_with_mode(module: Module) -> list[ast.Call]:
+    """Those of a file."""
+    unnamed = module.calls_by_last_name.get("", [])
+    return [
+        *module.calls_resolved(_WITH_MODE.fullmatch),
+        *(call for call in unnamed if made_with_mode(module, call)),
+    ]
 
 
 def class_has_mode(home: Module, cls: ast.ClassDef, depth: int = _DEPTH) -> bool | None:

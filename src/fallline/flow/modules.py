@@ -37,6 +37,7 @@ _ZOO = re.compile(
 _CHAIN = frozenset(
     "to cuda cpu half float double bfloat16 eval train requires_grad_ apply to_empty type".split()
 )
+_MODELS = ("model", "net", "network")
 _SAYS_MODEL = re.compile(
     r"(?!(get|make|build|create|set_?up|load|save|init|prepare|wrap|convert)_)(\w+_)?(model|net|network)"
 )
@@ -157,7 +158,8 @@ def looks_like_model(node: ast.expr) -> bool:
     """A naming habit: `model`, `self.net`, `teacher_model`. Evidence, not proof."""
     match node:
         case ast.Name(name) | ast.Attribute(ast.Name("self"), name):
-            return _SAYS_MODEL.fullmatch(name) is not None
+            # hot: most names do not end so
+            return name.endswith(_MODELS) and _SAYS_MODEL.fullmatch(name) is not None
     return False
 
 

@@ -13,7 +13,7 @@ from fallline.flow.modes import class_has_mode
 from fallline.flow.modules import has_state, module_class
 from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import methods_of, walk
+from fallline.syntax.nodes import methods_of, walk, written
 
 __all__ = ["Rest", "undone_by_train"]
 
@@ -54,7 +54,7 @@ def undone_by_train(module: Module) -> Iterator[Rest]:
 
 def _is_frozen(init: ast.FunctionDef, part: str) -> bool:
     """`for p in self.<part>.parameters(): p.requires_grad = False`, or `requires_grad_(False)`."""
-    text = ast.unparse(init)
+    text = written(init)
     return f"self.{part}" in text and re.search(r"requires_grad(_\(| = )False", text) is not None
 
 
@@ -75,7 +75,7 @@ def _has_mode(module: Module, cls: ast.ClassDef, part: str) -> bool | None:
             found = module_class(module, made.func)
             if found is not None:
                 return class_has_mode(*found)
-            if _NORMALISES.search(ast.unparse(made.func)):
+            if _NORMALISES.search(written(made.func)):
                 return True
     head = any(
         isinstance(n, ast.Attribute) and n.attr == "fc" and of_self(n.value) == part

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fallline.flow.calls import last_name
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import below, is_name, methods_of, walk
+from fallline.syntax.nodes import below, is_name, methods_of, walk, written
 
 __all__ = ["is_distributed_sampler", "never_given", "never_told"]
 
@@ -29,7 +29,7 @@ def never_told(module: Module) -> Iterator[ast.Call]:
 
     However the sampler reaches the loop, nobody there can tell it the epoch.
     """
-    made = [c for c in module.all(ast.Call) if _shuffles(module, c)]
+    made = [c for c in _samplers(module) if _shuffles(module, c)]
     if not made or module.project is None or not _has_epochs(module):
         return
     used = {name.partition(".")[0] for name in module.imports.values()}
@@ -37,10 +37,12 @@ def never_told(module: Module) -> Iterator[ast.Call]:
         yield from made
 
 
+def _samplers(module: Module) -> list[ast.Call]:
+    return module.calls_by_last_name.get("DistributedSampler", [])
+
+
 def _shuffles(module: Module, call: ast.Call) -> bool:
     """`DistributedSampler(train_data)`: torch's own, of data that is not held out, without `shuffle=False`."""
-    if last_name(call.func) != "DistributedSampler":
-        return False
     if not (module.resolve(call.func) or "").startswith("torch.utils.data."):
         return False
     said = next((k.value for k in call.keywords if k.arg == "shuffle"), ast.Constant(True))
@@ -53,21 +55,21 @@ def _shuffles(module: Module, call: ast.Call) -> bool:
 def _has_epochs(module: Module) -> bool:
     """`for epoch in ...:`."""
     return any(
-        "epoch" in ast.unparse(loop.target).lower() or "epoch" in ast.unparse(loop.iter).lower()
+        "epoch" in written(loop.target).lower() or "epoch" in written(loop.iter).lower()
         for loop in module.all(ast.For)
     )
 
 
 def never_given(module: Module) -> Iterator[tuple[str, ast.Call]]:
     """Loaders of data for which a DistributedSampler was made that nothing ever gets, with the name it was given."""
-    for made in module.all(ast.Call):
-        name = _name_of(module, made) if last_name(made) == "DistributedSampler" else None
+    for made in _samplers(module):
+        name = _name_of(module, made)
         if name is None or not made.args or any(_hands_on(module, n) for n in _read(module, name)):
             continue
-        scope, data = module.scope(made), ast.unparse(made.args[0])
+        scope, data = module.scope(made), written(made.args[0])
         for loader in module.calls("torch.utils.data.DataLoader"):
             given = module.argument(loader, 0, "dataset")
-            same = given is not None and ast.unparse(given) == data
+            same = given is not None and written(given) == data
             if same and module.scope(loader) is scope and not module.has_star(loader):
                 yield name, loader
 

@@ -18,6 +18,7 @@ __all__ = ["means_of_selected"]
 _MEAN_LOSSES = re.compile(
     r"(smooth_l1|l1|mse|huber|cross_entropy|nll|binary_cross_entropy(_with_logits)?|kl_div|bce)(_loss)?"
 )
+_MEANS = re.compile(f"mean|{_MEAN_LOSSES.pattern}")
 _LOSS_LAYERS = re.compile(r"(SmoothL1|L1|MSE|Huber|CrossEntropy|NLL|BCE(WithLogits)?|KLDiv)Loss")
 _LOGICAL = frozenset({"logical_and", "logical_or", "nonzero", "bool"}) | BOOLEAN
 # Everyone is in one of these, or the loader has seen to it.
@@ -28,7 +29,8 @@ _ALWAYS_SOME = re.compile(
 
 def means_of_selected(module: Module) -> Iterator[tuple[ast.Call, ast.expr]]:
     """`x[mask].mean()` and `F.l1_loss(a[mask], b[mask])` in a loss, and the mask, where nobody asks whether it selects anything."""
-    for call in module.all(ast.Call):
+    named = not _makes_a_loss(module)  # else any call may be one of a loss layer
+    for call in module.calls_named(_MEANS.fullmatch) if named else module.all(ast.Call):
         selected = _averaged(module, call)
         mask = _mask_of(module, selected) if selected is not None else None
         if mask is None or guarded(module, mask) or _mentions_count(module, call):
@@ -61,7 +63,8 @@ def _makes_a_loss(module: Module) -> bool:
     """Whether the file names a loss layer at all: asked before every call is followed to what made it."""
     kept = module.notes("names a loss layer")
     if module.tree not in kept:
-        kept[module.tree] = _LOSS_LAYERS.search(module.source.text) is not None
+        text = module.source.text
+        kept[module.tree] = "Loss" in text and _LOSS_LAYERS.search(text) is not None
     return bool(kept[module.tree])
 
 

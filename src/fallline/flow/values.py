@@ -213,13 +213,9 @@ class Values:
             return [c for c in calls if isinstance(c.func, ast.Name)]
         return self._instance_calls(cls) if function.name in {"forward", "__call__"} else calls
 
-    @cached_property
+    @property
     def _calls(self) -> dict[str, list[ast.Call]]:
-        """By the plain name that is called, or the last part of it."""
-        found: dict[str, list[ast.Call]] = {}
-        for call in self.module.all(ast.Call):
-            found.setdefault(last_name(call), []).append(call)
-        return found
+        return self.module.calls_by_last_name
 
     def passed(self, argument: ast.arg) -> list[ast.expr]:
         """What the calls in this file pass for this argument; empty where one of them cannot be seen."""

@@ -12,6 +12,7 @@ from typing import Any
 from fallline.api.values import Const, Mapping, Sequence, Tensor, Unknown, Value
 from fallline.reader.counts import COUNTED, SIZE, SIZED
 from fallline.reader.machine import Machine
+from fallline.syntax.nodes import written
 
 __all__ = ["Answer", "compare_value", "compared", "is_number", "made", "words"]
 
@@ -246,7 +247,7 @@ def _gone_over(machine: Machine, hint: str) -> int | None:
         reversed(machine.loops.nodes), reversed(machine.loops.counts), strict=True
     ):
         if count and isinstance(loop, ast.For):
-            if asked[1] in re.findall(r"[\w.]+", ast.unparse(loop.iter)):
+            if asked[1] in re.findall(r"[\w.]+", written(loop.iter)):
                 return count - bool(asked[2])
     return None
 

@@ -27,7 +27,7 @@ from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, called_names, makes, relevant
 from fallline.reader.state import Frame
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, children, walk
+from fallline.syntax.nodes import below, children, walk, written
 
 __all__ = ["run_function"]
 
@@ -277,7 +277,7 @@ def _generator(machine: Machine, function: Function, given: list[Value], node: a
     """A generator: a context manager, or a stream of batches, its own or those of a loader it was given."""
     body = function.node
     assert not isinstance(body, ast.Lambda)
-    if any("contextmanager" in ast.unparse(d) for d in body.decorator_list):
+    if any("contextmanager" in written(d) for d in body.decorator_list):
         return function
     endless = any(isinstance(n.test, ast.Constant) and n.test.value for n in below(body, ast.While))
     machine.reached.add((function.module.path, _qualname(function)))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from fallline.flow.calls import last_name
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, children, methods_of
+from fallline.syntax.nodes import below, children, methods_of, written
 
 __all__ = [
     "TOKENS",
@@ -176,7 +176,7 @@ def _calls(function: ast.expr) -> list[str]:
             return [name]
         case ast.Attribute(of, name):
             owner = [f"{of.id}.{name}"] if isinstance(of, ast.Name) else []
-            scales = name == "update" and "scal" in ast.unparse(of).lower()
+            scales = name == "update" and "scal" in written(of).lower()
             return [name, *owner, *(["scaler.update"] if scales else [])]
     return []
 

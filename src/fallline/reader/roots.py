@@ -36,7 +36,7 @@ from fallline.reader.relevance import (
 )
 from fallline.syntax import Module
 from fallline.syntax.classes import Method, inherited
-from fallline.syntax.nodes import below, is_name, methods_of
+from fallline.syntax.nodes import below, is_name, methods_of, written
 
 __all__ = ["Root", "roots_of"]
 
@@ -261,7 +261,7 @@ def _again(
 def _has_epochs(node: ast.AST) -> bool:
     """`for epoch in range(epochs)` around another loop: a whole training, which nobody calls again to continue it."""
     for loop in below(node, ast.For) if isinstance(node, Definition) else ():
-        header = ast.unparse(loop.target) + " " + ast.unparse(loop.iter)
+        header = written(loop.target) + " " + written(loop.iter)
         if "epoch" in header.lower() and any(below(s, ast.For) for s in loop.body):
             return True
     return False

@@ -27,7 +27,7 @@ from fallline.reader.loops import BREAK, CONTINUE, RETURN
 from fallline.reader.machine import Machine
 from fallline.reader.names import imported
 from fallline.reader.operators import combine, joined
-from fallline.syntax.nodes import below, is_name
+from fallline.syntax.nodes import below, is_name, written
 
 __all__ = ["STATEMENTS"]
 
@@ -83,9 +83,9 @@ def _same_name(one: ast.expr, other: ast.expr) -> bool:
     """The same name, the same attribute of the same name, the same item: `table[key]`, `table.get(key, 0)`."""
     match one, other:
         case ast.Subscript(of, key), ast.Subscript(held, asked):
-            return ast.unparse(key) == ast.unparse(asked) and _same_name(of, held)
+            return written(key) == written(asked) and _same_name(of, held)
         case ast.Subscript(of, key), ast.Call(ast.Attribute(held, "get"), [asked, _]):
-            return ast.unparse(key) == ast.unparse(asked) and _same_name(of, held)
+            return written(key) == written(asked) and _same_name(of, held)
         case ast.Attribute(of, name), ast.Attribute(held, asked_name):
             return name == asked_name and _same_name(of, held)
         case ast.Name(name), ast.Name(asked_name):

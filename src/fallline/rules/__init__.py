@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from fallline.rule import Rule
 
-__all__ = ["all_rules", "event_rules", "rule_by_code", "rule_names", "series_rules"]
+__all__ = ["all_rules", "event_rules", "reader_rules", "rule_by_code", "rule_names", "series_rules"]
 
 
 @cache
@@ -33,6 +33,13 @@ def all_rules() -> tuple[Rule, ...]:
 
 
 @cache
+def reader_rules() -> tuple[Rule, ...]:
+    """Those that look at source, by code; the others need the numbers of a run."""
+    wanted = {*_with_method(b"check"), *_with_method(b"check_syntax")}
+    return tuple(map(_load, sorted(wanted)))
+
+
+@cache
 def event_rules() -> tuple[Rule, ...]:
     """Those that look at events, by code; what a run needs while it is running, which is a third of all."""
     return tuple(map(_load, _with_method(b"check")))
@@ -47,13 +54,18 @@ def series_rules(observed: Iterable[str] = ()) -> tuple[Rule, ...]:
 @cache
 def _with_method(name: bytes) -> tuple[str, ...]:
     """Codes of the rules whose files define this method, without importing them."""
+    return tuple(c for c, text in _texts().items() if b"    def " + name + b"(self" in text)
+
+
+@cache
+def _texts() -> dict[str, bytes]:
+    """Code → what is written in the rule's file."""
     home = os.path.dirname(__file__)
-    found = []
+    found = {}
     for code, module in _modules().items():
         with open(os.path.join(home, *module.split(".")[2:]) + ".py", "rb") as file:
-            if b"    def " + name + b"(self" in file.read():
-                found.append(code)
-    return tuple(found)
+            found[code] = file.read()
+    return found
 
 
 def rule_by_code(code: str) -> Rule | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_left
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 __all__ = ["Index", "children", "index_of"]
+
+Node = TypeVar("Node", bound=ast.AST)
+Scope = TypeVar("Scope", bound=ast.AST)
 
 # Fields that hold no nodes, or nodes without a place (operators, load and store) that are shared between trees.
 _NO_NODES = frozenset(
@@ -92,9 +96,33 @@ class Index:
                 starts = self._starts[kind] = [n.start for n in self.by_type[kind]]
             first = bisect_left(starts, start)
             found += self.by_type[kind][first : bisect_left(starts, stop, first)]
-        if len(meant) > 1:
-            found.sort(key=_start)
+        return self.sorted(found) if len(meant) > 1 else found
+
+    @staticmethod
+    def sorted(found: list[Node]) -> list[Node]:
+        """In the order in which they are written."""
+        found.sort(key=_start)
         return found
+
+    def inside(self, node: Any, found: list[Node]) -> list[Node]:
+        """Those of some nodes, in the order in which they are written, that are in this one."""
+        first = bisect_left(found, node.start, key=_start)
+        return found[first : bisect_left(found, self._stop(node), first, key=_start)]
+
+    def scoped(
+        self, kind: type[Node], scopes: tuple[type[Scope], ...]
+    ) -> Iterator[tuple[Node, Scope | None]]:
+        """The nodes of a type, each with the innermost scope around it: in one sweep, without a climb from every node."""
+        begun: list[tuple[int, Scope | None]] = [(len(self.nodes), None)]
+        ahead = self.below_of(self.nodes[0], scopes)[::-1]
+        for node in self.by_type.get(kind, ()):
+            start = node.start
+            while ahead and ahead[-1].start < start:
+                scope = ahead.pop()
+                begun.append((self._stop(scope), scope))
+            while begun[-1][0] <= start:
+                begun.pop()
+            yield node, begun[-1][1]
 
     def _stop(self, node: Any) -> int:
         return len(self.nodes) if node.after is None else node.after.start

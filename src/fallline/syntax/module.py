@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -271,15 +271,35 @@ class Module:
     def method_calls(self, *names: str) -> Iterator[ast.Call]:
         """Calls of an attribute with one of these names, whatever it is called on: `x.sqrt()`."""
         for name in names:
-            yield from self._calls_by_method.get(name, ())
+            called = self.calls_by_last_name.get(name, ())
+            yield from (call for call in called if isinstance(call.func, ast.Attribute))
 
     @cached_property
-    def _calls_by_method(self) -> dict[str, list[ast.Call]]:
+    def calls_by_last_name(self) -> dict[str, list[ast.Call]]:
+        """Calls by the plain name that is called, or the last part of it: `log` of `torch.log(x)`, `x.log()`, `log(x)`."""
         found: dict[str, list[ast.Call]] = {}
         for call in self.all(ast.Call):
-            if isinstance(call.func, ast.Attribute):
-                found.setdefault(call.func.attr, []).append(call)
+            called = call.func
+            if isinstance(called, ast.Attribute):
+                found.setdefault(called.attr, []).append(call)
+            else:
+                name = called.id if isinstance(called, ast.Name) else ""
+                found.setdefault(name, []).append(call)
         return found
+
+    def calls_named(self, wanted: Callable[[str], object]) -> list[ast.Call]:
+        """Calls whose last name is wanted, in source order: a file has far fewer names than calls."""
+        return self._chosen(self.calls_by_last_name, wanted)
+
+    def calls_resolved(self, wanted: Callable[[str], object]) -> list[ast.Call]:
+        """The same of the dotted names that they resolve to."""
+        return self._chosen(self._calls_by_name, wanted)
+
+    def _chosen(
+        self, by_name: dict[str, list[ast.Call]], wanted: Callable[[str], object]
+    ) -> list[ast.Call]:
+        lists = [calls for name, calls in by_name.items() if wanted(name)]
+        return self.index.sorted([call for calls in lists for call in calls])
 
     def call_at(self, at: Location) -> ast.Call | None:
         """The call that stands at this place: where a fix finds again what its finding pointed at."""
@@ -383,12 +403,10 @@ class Module:
     @cached_property
     def _bindings(self) -> dict[tuple[int, str], list[ast.AST]]:
         found: dict[tuple[int, str], list[ast.AST]] = {}
-        for node in self.all(ast.Name):
-            if isinstance(node.ctx, ast.Store):
-                scope = self.scope(node)
+        for node, scope in self.index.scoped(ast.Name, _SCOPES):
+            if node.ctx.__class__ is ast.Store:
                 found.setdefault((id(scope) if scope is not None else 0, node.id), []).append(node)
-        for arg in self.all(ast.arg):
-            scope = self.enclosing(arg, *_SCOPES)
+        for arg, scope in self.index.scoped(ast.arg, _SCOPES):
             found.setdefault((id(scope), arg.arg), []).append(arg)
         return found
 

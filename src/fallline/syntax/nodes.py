@@ -16,6 +16,7 @@ __all__ = [
     "names_bound",
     "names_read",
     "walk",
+    "written",
 ]
 
 Node = TypeVar("Node", bound=ast.AST)
@@ -61,6 +62,19 @@ def methods_called(node: ast.AST) -> set[str]:
 def is_name(node: ast.AST | None, name: str) -> bool:
     """Whether a node is this plain name."""
     return isinstance(node, ast.Name) and node.id == name
+
+
+def written(node: ast.AST) -> str:
+    """`ast.unparse`, at once for `self.model.encoder`, which is what is mostly asked for."""
+    parts: list[str] = []
+    here = node
+    while isinstance(here, ast.Attribute):
+        parts.append(here.attr)
+        here = here.value
+    if not isinstance(here, ast.Name):
+        return ast.unparse(node)
+    parts.append(here.id)
+    return ".".join(reversed(parts))
 
 
 def names_read(node: ast.AST) -> list[ast.Name]:

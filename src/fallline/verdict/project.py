@@ -11,7 +11,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -21,7 +20,7 @@ from itertools import chain
 
 from fallline.reader.relevance import TOKENS
 from fallline.rule import Rule
-from fallline.rules import all_rules, rule_by_code
+from fallline.rules import reader_rules, rule_by_code
 from fallline.syntax import Project, UnreadableError
 from fallline.verdict import together
 from fallline.verdict.apart import apart
@@ -83,6 +82,8 @@ def read_paths(
     if jobs <= 1 or given:
         with _no_collection():
             return _finish(gathered(map(worker.read, left)), worker.deferred)
+    from concurrent.futures import ProcessPoolExecutor  # for start-up: most checks read a few files
+
     codes = tuple(rule.code for rule in worker.rules)
     given_to_each = (tuple(roots), codes, callers)
     with apart(), ProcessPoolExecutor(jobs, None, _start, given_to_each) as pool:
@@ -100,6 +101,9 @@ def _no_collection() -> Iterator[None]:
         yield
     finally:
         if was:
+            # to the old ones, unseen: the first collection afterwards would look at every node of every tree
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()
 
 
@@ -209,7 +213,7 @@ class _Worker:
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
         """Those given, else all, which are not even imported where there is nothing to read."""
-        return tuple(self._given_rules) if self._given_rules is not None else all_rules()
+        return tuple(self._given_rules) if self._given_rules is not None else reader_rules()
 
     def calls(self, path: str, before: Mapping[str, bool]) -> bool:
         """Whether other files call these names, or do not, as they did before."""

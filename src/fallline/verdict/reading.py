@@ -12,13 +12,14 @@ from fallline.matters import nothing_to_find
 from fallline.reader.execute import traces_of
 from fallline.reader.roots import Root
 from fallline.rule import Rule
-from fallline.rules import all_rules
+from fallline.rules import reader_rules
 from fallline.settle import settle
 from fallline.syntax import Module, Project, Source, UnreadableError
 from fallline.syntax.age import needs_old_torch
 from fallline.syntax.project import Question
 from fallline.syntax.uncalled import never_runs
 from fallline.verdict import examine, refuted, together
+from fallline.verdict.words import Words
 
 __all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
 
@@ -93,7 +94,7 @@ def read_text(
     """The findings of one file given as text."""
     data = text.encode() if isinstance(text, str) else text
     return read_data(
-        path, data, Project(), tuple(rules) if rules is not None else all_rules()
+        path, data, Project(), tuple(rules) if rules is not None else reader_rules()
     ).findings
 
 
@@ -127,12 +128,11 @@ def read_module(
     defers: Callable[[str], bool] = lambda name: False,
 ) -> Reading:
     """The findings of one parsed file, with fixes."""
-    raw = module.source.text.encode(errors="replace")
+    words = Words(module.source.text.encode(errors="replace"))
     found: list[Finding] = []
     trouble = Trouble(module.path)
-    holds: dict[bytes, bool] = {}  # rules share tokens
     for rule in rules:
-        if rule._defines("check_syntax") and _may_matter(rule, raw, holds):
+        if rule._defines("check_syntax") and words.holds_any(rule.tokens):
             try:
                 found += rule.check_syntax(module)
             except Exception as error:  # one rule's mistake must not cost the others' findings
@@ -190,16 +190,6 @@ def _of_use(findings: Iterable[Finding], module: Module) -> list[Finding]:
 def _only_timed(finding: Finding, module: Module) -> bool:
     timed = module.is_benchmark or module.only_times(finding.at.line)
     return timed and not finding.code.startswith("FL5")
-
-
-def _may_matter(rule: Rule, raw: bytes, holds: dict[bytes, bool]) -> bool:
-    for token in rule.tokens:
-        known = holds.get(token)
-        if known is None:
-            known = holds[token] = token in raw
-        if known:
-            return True
-    return not rule.tokens
 
 
 def read_deferred(

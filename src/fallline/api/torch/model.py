@@ -30,7 +30,7 @@ from fallline.events import Forward, Mode, Replace, ZeroGrad
 from fallline.syntax import Module
 from fallline.syntax.age import volatile_works
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import methods_called
+from fallline.syntax.nodes import methods_called, written
 
 __all__ = ["METHODS", "called", "computed_by", "shaped", "through"]
 
@@ -358,7 +358,7 @@ def _is_chosen(paper: Paper, node: ast.AST) -> bool:
     match node, paper.module.enclosing(node, ast.If):
         case ast.Call(ast.Attribute(of, "eval")), ast.If(body=body, orelse=orelse):
             other = orelse if any(node in ast.walk(s) for s in body) else body
-            return f"{ast.unparse(of)}.train()" in {ast.unparse(s) for s in other}
+            return f"{written(of)}.train()" in {written(s) for s in other}
     return False
 
 

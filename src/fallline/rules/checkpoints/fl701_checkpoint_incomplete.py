@@ -24,6 +24,7 @@ from fallline.flow.handed import handed_saves, keepers
 from fallline.flow.held import concerns, held, uncalled
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import written
 
 _CONTINUES = re.compile(r"resum|restor", re.IGNORECASE)
 # Whoever goes on has to know where: `start_epoch`, `global_step`.
@@ -451,7 +452,7 @@ def _first_weights(saved: Saved) -> bool:
         return False
     home = module.function(call)
     loops = [n for n in module.all(ast.For) if module.function(n) is home and not module.in_loop(n)]
-    epochs = [n for n in loops if _EPOCHS.search(ast.unparse(n.target))]
+    epochs = [n for n in loops if _EPOCHS.search(written(n.target))]
     return bool(epochs) and all(call.lineno < loop.lineno for loop in epochs)
 
 

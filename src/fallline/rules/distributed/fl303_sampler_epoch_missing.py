@@ -23,7 +23,7 @@ from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import methods_of
+from fallline.syntax.nodes import methods_of, written
 
 _SAMPLES = re.compile(r"sampler$")
 _LOADS = re.compile(r"loader", re.IGNORECASE)
@@ -297,14 +297,14 @@ def _epoch_goes_to(cls: ast.ClassDef) -> dict[str, list[ast.Call]]:
     for node in ast.walk(method) if method is not None else ():
         match node:
             case ast.Call(ast.Attribute(holder, "set_epoch")):
-                through = ast.unparse(holder).split(".")
+                through = written(holder).split(".")
                 if through[0] == "self" and len(through) > 1:
                     found.setdefault(through[1], []).append(node)
     return found
 
 
 def _past(places: dict[str, list[ast.Call]], inner: str) -> str:
-    return " ".join(ast.unparse(call) for call in places[inner])
+    return " ".join(written(call) for call in places[inner])
 
 
 def _beside_forwards(module: Module) -> bool:

@@ -16,7 +16,7 @@ from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
 from fallline.syntax import Editor, Module
-from fallline.syntax.nodes import below, is_name
+from fallline.syntax.nodes import below, is_name, written
 
 __all__ = ["ScheduleLengthWrong"]
 
@@ -309,7 +309,7 @@ def _set_before(module: Module, name: ast.expr, call: ast.Call) -> list[ast.expr
         for a in module.all(ast.Assign)
         if a.lineno < call.lineno
         and module.function(a) is module.function(call)
-        and any(same(t, name) or ast.unparse(t) == ast.unparse(name) for t in a.targets)
+        and any(same(t, name) or written(t) == written(name) for t in a.targets)
     ]
 
 

@@ -16,6 +16,7 @@ from fallline.flow.kept import (
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import written
 
 _HOW = {
     "append": "is stored with its graph",
@@ -303,9 +304,9 @@ def _added(statement: ast.Assign) -> ast.expr | None:
         case ast.Subscript(), value:
             return value
         case target, ast.BinOp(left, ast.Add(), right):
-            before = ast.unparse(target)
-            if ast.unparse(left) == before:
+            before = written(target)
+            if written(left) == before:
                 return right
-            if ast.unparse(right) == before:
+            if written(right) == before:
                 return left
     return None

@@ -22,6 +22,7 @@ _KINDS = (
     "alpha_dropout",
     "feature_alpha_dropout",
 )
+_ATTENDS = re.compile(r"att(entio)?n")
 _FUNCTIONS = tuple(f"torch.nn.functional.{k}" for k in _KINDS)
 _LAYERS = tuple(
     f"torch.nn.{k}"
@@ -195,7 +196,7 @@ class Attention(nn.Module):
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for call in module.all(ast.Call):
+        for call in module.calls_named(_ATTENDS.search):
             rate = _attention_rate(module, call)
             if rate is not None and not _on_purpose(module, call):
                 yield self.finding(
@@ -302,7 +303,7 @@ def _attention_rate(module: Module, call: ast.Call) -> ast.expr | None:
 
 def _kept_function(cls: ast.ClassDef | None, name: str) -> bool:
     """An attention function kept as an attribute, such as `self._attention_call`: not a method of this class."""
-    if cls is None or not re.search(r"att(entio)?n", name):
+    if cls is None or not _ATTENDS.search(name):
         return False
     return not any(isinstance(n, ast.FunctionDef) and n.name == name for n in cls.body)
 

@@ -148,12 +148,13 @@ class Physics(nn.Module):
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        keeps_scale = _KEEPS_SCALE.search(module.source.text) is not None
         for call, stack in [*_sequentials(module), *forward_stacks(module)]:
+            if stack.norms or stack.unknown or stack.weights < stack.sigmoid + stack.tanh:
+                continue
             deep = stack.sigmoid / SIGMOID_LAYERS
-            deep += 0.0 if keeps_scale else stack.tanh / TANH_LAYERS
-            alone = not stack.norms and not stack.unknown
-            if deep >= 1 and alone and stack.weights >= stack.sigmoid + stack.tanh:
+            if deep < 1 and not _KEEPS_SCALE.search(module.source.text):
+                deep += stack.tanh / TANH_LAYERS
+            if deep >= 1:
                 yield self._report(module, call, stack)
 
     def _report(self, module: Module, call: ast.Call, stack: Stack) -> Finding:

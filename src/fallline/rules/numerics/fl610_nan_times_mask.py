@@ -47,12 +47,12 @@ class NanTimesMask(Rule):
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for node, left, right in _products(module):
-            if _mended(module, node):
-                continue
             for side, other in ((left, right), (right, left)):
                 filled = infinity_in(module, side)
                 if filled is None or not _leaves_out(module, other):
                     continue
+                if _mended(module, node):
+                    break
                 yield self.finding(
                     module.location(node),
                     f"`{module.segment(side)[:60]}` holds -inf where it was filled (line {getattr(filled, 'lineno', '?')}), and multiplying it by 0 gives NaN, not 0. "
@@ -60,16 +60,18 @@ class NanTimesMask(Rule):
                 )
                 break
             else:
-                if (
-                    bad := _outside(module, left, right) or _outside(module, right, left)
-                ) is not None:
+                bad = _outside(module, left, right) or _outside(module, right, left)
+                helps = bad is None and _is_masked_helper(module, node, left, right)
+                if (bad is None and not helps) or _mended(module, node):
+                    continue
+                if bad is not None:
                     yield self.finding(
                         module.location(node),
                         f"`{module.segment(bad)[:60]}` is infinite or NaN where this mask is 0, and 0 × NaN is NaN, not 0. "
                         "Choose the input first: `torch.where(mask, x, 1.0)`, then compute and mask",
                         severity=Severity.WARNING,
                     )
-                elif _is_masked_helper(module, node, left, right):
+                else:
                     yield self.finding(
                         module.location(node),
                         "A NaN or an infinity outside the mask makes this sum NaN, because 0 × NaN is NaN. Choose with torch.where(mask, values, 0.0)",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 
 from fallline.flow.calls import chained_on
 from fallline.syntax import Module
+from fallline.syntax.nodes import written
 
 __all__ = ["causal_calls", "plain", "same", "slice_of"]
 
@@ -17,13 +17,17 @@ _WRAPS = frozenset(
 )
 
 
-def causal_calls(module: Module) -> Iterator[ast.Call]:
+def causal_calls(module: Module) -> list[ast.Call]:
     """Calls of a model that was made as `...ForCausalLM` or `...LMHeadModel` in this file."""
-    if not any(name in module.source.text for name in _CAUSAL):
-        return
-    for call in module.all(ast.Call):
-        if isinstance(call.func, ast.Name) and is_causal(module, call.func):
-            yield call
+    known = module.notes("causal calls")
+    if module.tree not in known:
+        made = any(name in module.source.text for name in _CAUSAL)
+        calls = module.all(ast.Call) if made else ()
+        known[module.tree] = [
+            c for c in calls if isinstance(c.func, ast.Name) and is_causal(module, c.func)
+        ]
+    found: list[ast.Call] = known[module.tree]
+    return found
 
 
 def is_causal(module: Module, node: ast.expr, depth: int = 4) -> bool:
@@ -50,7 +54,7 @@ def slice_of(module: Module, node: ast.expr) -> tuple[ast.expr, str] | None:
         return None
     index = value.slice
     last = index.elts[-1] if isinstance(index, ast.Tuple) and index.elts else index
-    return (value.value, ast.unparse(last)) if isinstance(last, ast.Slice) else None
+    return (value.value, written(last)) if isinstance(last, ast.Slice) else None
 
 
 def plain(module: Module, node: ast.expr) -> ast.expr:

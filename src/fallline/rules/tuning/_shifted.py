@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fallline.flow.calls import last_name
 from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name
+from fallline.syntax.nodes import below, is_name, written
 
 __all__ = [
     "handed_over_shifted",
@@ -27,16 +27,12 @@ _PROMPT = re.compile(r"prompt|source|instruct|context|prefix|question|user", re.
 
 def handed_over_shifted(module: Module) -> Iterator[ast.stmt]:
     """`batch["labels"] = batch.pop("shift_labels")`, and then `model(**batch).loss`."""
-    for statement in module.all(ast.Assign):
+    # as long as the batch has both, the model takes the shifted ones as they are
+    for taken in module.calls_by_last_name.get("pop", ()):
+        statement = module.parent(taken)
         match statement:
-            case ast.Assign([ast.Subscript(ast.Name(batch), ast.Constant("labels"))], value):
-                # as long as the batch has both, the model takes the shifted ones as they are
-                taken = isinstance(value, ast.Call) and last_name(value) == "pop"
-                if (
-                    taken
-                    and _SHIFTED.search(module.segment(value))
-                    and _opened(module, statement, batch)
-                ):
+            case ast.Assign([ast.Subscript(ast.Name(batch), ast.Constant("labels"))]):
+                if _SHIFTED.search(module.segment(taken)) and _opened(module, statement, batch):
                     yield statement
 
 
@@ -57,12 +53,12 @@ def _opened(module: Module, statement: ast.stmt, batch: str) -> bool:
 
 def masked_one_too_far(module: Module) -> Iterator[ast.stmt]:
     """`labels = tokens[1:]`, and then as many of them masked as the prompt is long: the first answer token is lost."""
-    for statement in module.all(ast.Assign):
-        match statement:
+    for part in module.all(ast.Slice):
+        match statement := module.parent(module.parent(part) or part):
             case ast.Assign(
                 [ast.Subscript(ast.Name(name) as labels, ast.Slice(None, ast.expr() as end, None))],
                 value,
-            ) if _LABELS.search(name) and _ignores(value):
+            ) if part.upper is end and _LABELS.search(name) and _ignores(value):
                 made = module.value(labels)
                 if (
                     _from_second(made)
@@ -73,7 +69,7 @@ def masked_one_too_far(module: Module) -> Iterator[ast.stmt]:
 
 
 def _ignores(value: ast.expr) -> bool:
-    return re.search(r"-100|ignore|mask", ast.unparse(value), re.IGNORECASE) is not None
+    return re.search(r"-100|ignore|mask", written(value), re.IGNORECASE) is not None
 
 
 def _from_second(made: ast.expr) -> bool:
@@ -86,9 +82,9 @@ def _from_second(made: ast.expr) -> bool:
 def _cut_before_last(module: Module, made: ast.expr) -> bool:
     """`inputs = tokens[:-1]` of the same tokens."""
     assert isinstance(made, ast.Subscript)
-    wanted = f"{ast.unparse(made.value)}[:-1]"
+    wanted = f"{written(made.value)}[:-1]"
     return any(
-        ast.unparse(s) == wanted and module.scope(s) is module.scope(made)
+        written(s) == wanted and module.scope(s) is module.scope(made)
         for s in module.all(ast.Subscript)
     )
 
@@ -97,7 +93,7 @@ def _as_long_as_prompt(module: Module, end: ast.expr, depth: int = 3) -> bool:
     """`len(prompt)`, through names and `min`, with nothing subtracted."""
     match module.value(end):
         case ast.Call(ast.Name("len"), [of]):
-            return _PROMPT.search(ast.unparse(of)) is not None
+            return _PROMPT.search(written(of)) is not None
         case ast.Call(ast.Name("min"), given) if depth:
             return any(_as_long_as_prompt(module, g, depth - 1) for g in given)
     return False
@@ -146,10 +142,10 @@ def _starts_at_one(index: ast.expr) -> bool:
 
 def _stored_whole(module: Module, statement: ast.stmt, source: ast.expr) -> bool:
     """The same tokens are stored or passed unshifted: `ids[i, :len(x)] = x`."""
-    text, scope = ast.unparse(source), module.scope(statement)
+    text, scope = written(source), module.scope(statement)
     return any(
         isinstance(s.targets[0], ast.Subscript)
-        and ast.unparse(s.value) == text
+        and written(s.value) == text
         and module.scope(s) is scope
         for s in module.all(ast.Assign)
     )
@@ -217,11 +213,8 @@ def _fed_to_the_decoder(module: Module, cls: ast.ClassDef, labels: ast.expr) -> 
 
 def shifted_elsewhere(module: Module) -> Iterator[ast.Call]:
     """`loss_of(logits, targets)` in the validation of a file whose training calls `loss_of(logits, targets[..., 1:])`."""
-    calls: dict[str, list[ast.Call]] = {}
-    for call in module.all(ast.Call):
-        if len(call.args) >= 2 and _LOSS_NAME.search(last_name(call)):
-            calls.setdefault(last_name(call), []).append(call)
-    for same_loss in calls.values():
+    for name, calls in module.calls_by_last_name.items():
+        same_loss = [c for c in calls if len(c.args) >= 2] if _LOSS_NAME.search(name) else []
         cut = {
             c.args[1].value.id
             for c in same_loss

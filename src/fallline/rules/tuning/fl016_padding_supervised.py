@@ -13,6 +13,7 @@ from fallline.flow.losses import differentiated, loss_calls
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
+from fallline.syntax.nodes import written
 
 # Whatever keeps padding out of the loss is called so, or is a number that the loss ignores.
 _MASKS = re.compile(r"mask|ignore_index|-100|group_texts|reduction")
@@ -183,6 +184,8 @@ for inputs, targets, mask in torch.utils.data.DataLoader(data, batch_size=8):
 def _copied_labels(module: Module) -> Iterator[ast.Assign]:
     """`batch["labels"] = batch["input_ids"].clone()` of a batch that was padded, in a file that never writes -100."""
     text = module.source.text
+    if '"labels"' not in text and "'labels'" not in text:
+        return
     if "-100" in text or "DataCollatorForLanguageModeling" in text or _IGNORES.search(text):
         return
     for node in module.all(ast.Assign):
@@ -204,9 +207,9 @@ def _copied_labels(module: Module) -> Iterator[ast.Assign]:
 
 def _losses_of_padding(module: Module) -> Iterator[ast.Call]:
     """Cross entropy over tokens shifted by one, in a file that pads with the end token and never masks anything."""
-    if _MASKS.search(module.source.text) or not any(_pads(module, c) for c in module.all(ast.Call)):
+    if not any(map(_pads_with_the_end, module.all(ast.Assign))):
         return
-    if not any(_pads_with_the_end(node) for node in module.all(ast.Assign)):
+    if _MASKS.search(module.source.text) or not any(_pads(module, c) for c in module.all(ast.Call)):
         return
     for call, _ in loss_calls(module, "CrossEntropyLoss", "cross_entropy"):
         around = module.function(call)
@@ -217,8 +220,8 @@ def _losses_of_padding(module: Module) -> Iterator[ast.Call]:
 
 def _pads_with_the_end(node: ast.Assign) -> bool:
     """`tokenizer.pad_token = tokenizer.eos_token`."""
-    match node:
-        case ast.Assign([ast.Attribute(attr="pad_token")], ast.Attribute(attr="eos_token")):
+    match node.value, node.targets:
+        case ast.Attribute(attr="eos_token"), [ast.Attribute(attr="pad_token")]:
             return True
     return False
 
@@ -278,7 +281,7 @@ def _named_mask(node: ast.expr) -> bool:
     )
     return (
         isinstance(inner, ast.Name | ast.Attribute)
-        and "mask" in ast.unparse(inner).rpartition(".")[2].lower()
+        and "mask" in written(inner).rpartition(".")[2].lower()
     )
 
 

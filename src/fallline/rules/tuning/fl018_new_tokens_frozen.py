@@ -9,6 +9,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
+from fallline.syntax.nodes import written
 
 
 class NewTokensFrozen(Observed):
@@ -119,5 +120,5 @@ def _reaches_embedding(targets: ast.expr | None) -> bool:
     if targets is None:
         return False
     if isinstance(targets, ast.List | ast.Tuple):
-        return any("embed" in ast.unparse(t) or "wte" in ast.unparse(t) for t in targets.elts)
+        return any("embed" in written(t) or "wte" in written(t) for t in targets.elts)
     return not (isinstance(targets, ast.Constant) and targets.value == "all-linear")

@@ -9,6 +9,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
+from fallline.syntax.nodes import written
 
 
 class EvaluationLeaks(Observed):
@@ -100,7 +101,7 @@ def _is_part(node: ast.expr, whole: str) -> bool:
     """`data.select(...)`, `data[:100]` of the data that is all trained on."""
     match node:
         case ast.Call(ast.Attribute(base, "select" | "take" | "shard")):
-            return ast.unparse(base) == whole
+            return written(base) == whole
         case ast.Subscript(base, ast.Slice()):
-            return ast.unparse(base) == whole
+            return written(base) == whole
     return False
