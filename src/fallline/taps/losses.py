@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fallline.taps.frames import caller
 from fallline.taps.patches import Patches, Wrapped
-from fallline.taps.tap import Call, Tap, Topic, published
+from fallline.taps.tap import Call, Tap, Topic, published, switch
 
 __all__ = ["LOSS", "LossCall"]
 
@@ -52,7 +52,7 @@ def _loss(original: Wrapped, name: str) -> Wrapped:
     compiling = torch.compiler.is_compiling  # before all else: dynamo must not read who listens
 
     def loss(*args: Any, **kwargs: Any) -> Any:
-        if compiling() or not LOSS.before or not published():
+        if compiling() or switch.quiet or not LOSS.before or not published():
             return original(*args, **kwargs)
         call = _call(name, signature, args, kwargs)
         if call is None:
