@@ -107,18 +107,29 @@ class Stage:
             capture_output=True, text=True, check=True,
         ).stdout.splitlines()  # fmt: skip
         for path in listed:
-            if Path(path).suffix not in (".py", ".txt", ".json", ".yaml", ".yml", ".toml"):
+            if Path(path).suffix not in (
+                ".py",
+                ".ipynb",
+                ".txt",
+                ".json",
+                ".yaml",
+                ".yml",
+                ".toml",
+            ):
                 continue
             got = subprocess.run([*git, "show", f"HEAD:{path}"], capture_output=True)
             if got.returncode == 0:
                 (into / path).parent.mkdir(parents=True, exist_ok=True)
                 (into / path).write_bytes(got.stdout)
+            if path.endswith(".ipynb"):
+                (into / path).with_suffix(".py").write_text(_program(got.stdout), encoding="utf-8")
         if not (into / real.script).exists():
             raise Unusable(f"{real.name}: {real.repo} has no {real.script}")
 
     def environment(self, real: Real, folder: Path) -> dict[str, str]:
         """With what the script is run: made-up data sets and the packages that it needs are found first."""
         paths = [HERE / "public_scripts" / "stage", SOURCE, *(folder / p for p in real.path)]
+        paths += [HERE / "public_scripts" / "stubs" / s for s in real.stubs]
         paths += [self.site] if self.site else []
         return {
             **os.environ,
@@ -129,6 +140,7 @@ class Stage:
             "HF_HUB_OFFLINE": "1",
             "HF_HOME": str(self.work / "hf"),
             "CUDA_VISIBLE_DEVICES": "",
+            "WANDB_MODE": "disabled",
             "REAL_BITS": "",
         }
 
@@ -167,6 +179,13 @@ class Stage:
         ours = [line for line in errors.splitlines() if line.startswith("fallline:")]
         ran.said = ours[-1] if ours else ""
         return ran
+
+
+def _program(notebook: bytes) -> str:
+    """The code of a notebook, cell after cell, without the lines that only a notebook understands."""
+    cells = [c["source"] for c in json.loads(notebook)["cells"] if c["cell_type"] == "code"]
+    lines = "\n\n".join("".join(cell) for cell in cells).splitlines()
+    return "\n".join(f"# {line}" if line.startswith(("%", "!")) else line for line in lines) + "\n"
 
 
 def _swap(path: Path, swap: Swap) -> None:

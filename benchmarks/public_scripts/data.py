@@ -6,9 +6,12 @@ import json
 import pickle
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+
+from public_scripts.data_drawn import DRAWN
 
 __all__ = ["WRITERS"]
 
@@ -31,10 +34,10 @@ def _idx(path: Path, array: np.ndarray) -> None:
     path.write_bytes(head + array.tobytes())
 
 
-def _mnist(count: int, *places: str) -> Callable[[Path], None]:
+def _mnist(count: int, *places: str, name: str = "MNIST") -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         for place in places:
-            raw = (folder / place / "MNIST" / "raw").resolve()
+            raw = (folder / place / name / "raw").resolve()
             raw.mkdir(parents=True, exist_ok=True)
             for split, size in (("train", count), ("t10k", 100)):
                 images, labels = _digits(size, seed=len(split))
@@ -61,10 +64,10 @@ def _cifar(place: str, count: int = 200) -> Callable[[Path], None]:
     return write
 
 
-def _cora(folder: Path) -> None:
+def _cora(folder: Path, place: str = ".") -> None:
     """Papers that share words and citations with those of their own kind."""
     random = np.random.default_rng(0)
-    base = folder / "cora"
+    base = (folder / place / "cora").resolve()
     base.mkdir(parents=True, exist_ok=True)
     kinds = random.integers(0, 7, 2000)
     words = random.random((2000, 70)) < 0.05
@@ -266,7 +269,12 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "mnist ../../../Datasets": _mnist(960, "../../../Datasets"),
     "cifar ./data": _cifar("./data"),
     "cifar ../../data": _cifar("../../data"),
+    "mnist ../../Datasets": _mnist(960, "../../Datasets"),
+    "mnist ../dataset": _mnist(320, "../dataset"),
+    "cached mnist": _mnist(960, "utils/.data", name="MNISTCached"),
+    "cifar ./cifar": _cifar("./cifar"),
     "cora": _cora,
+    "cora ../data": partial(_cora, place="../data"),
     "wikitext": _wikitext,
     "wikitext file": _wikitext_file,
     "penn": _penn,
@@ -281,4 +289,5 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "results": lambda folder: (folder / "results").mkdir(exist_ok=True),
     "corpus": _corpus,
     "alpaca": _alpaca,
+    **DRAWN,
 }

@@ -40,4 +40,5 @@ class Real:
     data: tuple[str, ...] = ()  # writers in data.py
     after: str = ""  # the line after which torch is there, where that is not plain to see
     path: tuple[str, ...] = ()  # folders of the repository that Python looks for modules in
+    stubs: tuple[str, ...] = ()  # folders in stubs/: packages that are not to be had
     judged: dict[str, str] = field(default_factory=dict)  # by code, and why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from public_scripts.drawn import DRAWN
 from public_scripts.entry import Real, Swap
 from public_scripts.frameworks import FRAMEWORKS
 
@@ -343,4 +344,4 @@ _CLASSIC = (
     ),
 )
 
-SCRIPTS = (*_CLASSIC, *FRAMEWORKS)
+SCRIPTS = (*_CLASSIC, *FRAMEWORKS, *DRAWN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -16,6 +17,9 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
+from fallline.report.run import summary  # noqa: E402
+from fallline.runs.overview import measured  # noqa: E402
+from fallline.show.numbers import number  # noqa: E402
 from fallline.watcher.loss import facts_of  # noqa: E402
 from watcher.matrix.drive import Watched, watched  # noqa: E402
 
@@ -321,7 +325,139 @@ def test_labels_that_are_shifted_by_one_leave_the_same_gap_in_every_row() -> Non
     labels[:, -1] = -100
     cross_entropy = nn.functional.cross_entropy
     loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
-    assert "ragged" not in facts_of(loss, ())
+    assert facts_of(loss, ())["counted"] == (28, False)
     labels[0, 5:] = -100
     loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
-    assert facts_of(loss, ())["ragged"]
+    assert facts_of(loss, ())["counted"] == (26, True)
+
+
+@pytest.mark.parametrize(("most", "told"), [(6, False), (9, True)])
+def test_a_mask_that_leaves_out_the_same_number_each_time_is_no_mean_of_means(
+    most: int, told: bool
+) -> None:
+    """A masked autoencoder hides the same share of every image; padding differs from batch to batch."""
+
+    def train() -> None:
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for update in range(8):
+            for micro in range(2):
+                mask = torch.zeros(12)
+                mask[torch.randperm(12)[: 6 if (update + micro) % 2 else most]] = 1
+                errors = model(torch.randn(12, 8)).square().mean(1)
+                ((errors * mask).sum() / mask.sum() / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert ("FL111" in {f.code for f in watched(train).findings}) is told
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_gradients_that_a_worker_lends_to_the_shared_model_are_used(to_none: bool) -> None:
+    """As A3C does it. Since zero_grad() sets to None, it no longer clears the worker's own."""
+
+    def train() -> None:
+        shared, local = nn.Linear(8, 1), nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(shared.parameters(), lr=0.001)
+        for _ in range(12):
+            local.load_state_dict(shared.state_dict())
+            loss = F.mse_loss(local(torch.randn(16, 8)), torch.randn(16, 1))
+            optimizer.zero_grad(set_to_none=to_none)
+            loss.backward()
+            for mine, theirs in zip(local.parameters(), shared.parameters(), strict=True):
+                if theirs.grad is not None:
+                    break
+                theirs._grad = mine.grad  # type: ignore[attr-defined]
+            optimizer.step()
+
+    found = watched(train).findings
+    assert [f.code for f in found if f.code != "FL133"] == (["FL106"] if to_none else [])
+    if to_none:
+        assert "the model that computed them keeps its own" in found[0].message
+
+
+class _Asks(nn.Linear):
+    def forward(self, x: Any) -> Any:
+        return F.dropout(super().forward(x), 0.5, self.training)
+
+
+@pytest.mark.parametrize(
+    ("layer", "severity"),
+    [
+        (nn.Dropout(0.0), "info"),
+        (nn.LSTM(8, 8), "info"),
+        (nn.Dropout(0.5), "error"),
+        (nn.LSTM(8, 8, num_layers=2, dropout=0.5), "error"),
+        (_Asks(8, 8), "error"),
+    ],
+    ids=["no dropout", "LSTM", "dropout", "LSTM with dropout", "asks for its mode"],
+)
+def test_eval_that_stays_on_matters_where_the_model_has_a_mode(layer: Any, severity: str) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = layer, nn.Linear(8, 1)
+
+        def forward(self, x: Any) -> Any:
+            made = self.layer(x)
+            return self.head(made[0] if isinstance(made, tuple) else made)
+
+    def train() -> None:
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        model.train()
+        for _ in range(3):
+            for _ in range(5):
+                optimizer.zero_grad()
+                F.mse_loss(model(torch.randn(16, 8)), torch.randn(16, 1)).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                model(torch.randn(16, 8))
+
+    assert one(watched(train), "FL804").severity.value == severity
+
+
+def test_a_step_that_evaluates_its_closure_often_has_the_loss_of_the_last_time() -> None:
+    """Where LBFGS is stepped once, the whole training is that step."""
+    x = torch.linspace(-1, 1, 40).reshape(-1, 1)
+    losses: list[float] = []
+
+    def train() -> None:
+        model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.LBFGS(
+            model.parameters(), max_iter=30, line_search_fn="strong_wolfe"
+        )
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), x.square())
+            loss.backward()
+            losses.append(loss.item())
+            return loss
+
+        optimizer.step(closure)
+
+    run = watched(train).run
+    (row,) = run.tracks[0].rows
+    assert row.loss == losses[-1] and row.micro_batches == 1
+    said = measured(run, run.tracks[0])["loss"]
+    assert said.endswith(f"in the {len(losses)} evaluations of this update")
+    assert said.startswith(f"{number(losses[0])} → {number(losses[-1])} ")
+
+
+def test_several_optimizers_are_told_apart() -> None:
+    def train() -> None:
+        actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+        for model in (actor, critic):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(torch.randn(8, 4)).square().mean().backward()
+                optimizer.step()
+
+    text = summary(watched(train).run, [], lambda said, *_: said)
+    assert re.search(
+        r"optimizer#1 \(SGD\) trains \w+, stepped at \S+test_told_rightly.py:\d+", text
+    )
+    assert re.search(r"optimizer#2 \(SGD\) trains ", text)

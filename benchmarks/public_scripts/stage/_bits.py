@@ -15,7 +15,7 @@ torch.manual_seed(0)
 numpy.random.seed(0)
 
 _record = os.environ.get("REAL_BITS")
-_digest = hashlib.sha256()
+_digest = [0]  # a sum: a library may step several optimizers in the order of a set
 _seen = {"steps": 0}
 _pid = os.getpid()
 
@@ -26,9 +26,11 @@ def _bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _stepped(optimizer, args, kwargs) -> None:
+    made = hashlib.sha256()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            _digest.update(_bytes(parameter))
+            made.update(_bytes(parameter))
+    _digest[0] = (_digest[0] + int(made.hexdigest()[:16], 16)) % (1 << 64)
     _seen["steps"] += 1
 
 
@@ -42,7 +44,7 @@ def _write() -> None:
                 if isinstance(tensor, torch.Tensor) and tensor.numel():
                     state.update(key.encode() + tensor.detach().cpu().numpy().tobytes())
             _seen["state"] = state.hexdigest()[:16]
-    _seen["digest"] = _digest.hexdigest()[:16]
+    _seen["digest"] = f"{_digest[0]:016x}"
     _seen["random"] = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()[:16]
     with open(_record, "w", encoding="utf-8") as file:
         json.dump(_seen, file)

@@ -97,6 +97,9 @@ class ZeroGrad(Event):
     """Gradients are cleared."""
 
     kind = "zero_grad"
+    keeps: bool | None = (
+        None  # of gradients that a different model has lent: that model still has them
+    )
     boundary: Location | None = None  # (reader) the test of the iteration that decides to clear
 
 

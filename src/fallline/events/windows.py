@@ -63,6 +63,8 @@ class Window:
 def clears(trace: Trace, event: Event, optimizer: str | None) -> bool:
     """Whether this event may clear gradients of what this optimizer steps."""
     match event:
+        case ZeroGrad(keeps=True):
+            return False
         case GradWrite(op="assign"):
             return trace.concerns(event, optimizer)
         case ZeroGrad(optimizer=None):

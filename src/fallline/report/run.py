@@ -52,7 +52,7 @@ def summary(series: Series, findings: list[Finding], paint: Paint) -> str:
     lines += [f"  {line}" for line in attempt_lines(series.attempts)]
     tracks = series.of_rank(main.rank if main else 0)
     for track in tracks[:SHOWN]:
-        lines += ["", *_track_lines(series, track, paint)]
+        lines += ["", *_track_lines(series, track, paint, alone=len(tracks) == 1)]
     if len(tracks) > SHOWN:
         updates = sum(t.totals.get("updates", len(t.rows)) for t in tracks[SHOWN:])
         more = counted(len(tracks) - SHOWN, "more optimizer")
@@ -71,15 +71,22 @@ def _ranks(series: Series) -> str:
     return counted(there, "rank") if there > 1 else ""
 
 
-def _track_lines(series: Series, track: Track, paint: Paint) -> list[str]:
+def _track_lines(series: Series, track: Track, paint: Paint, alone: bool) -> list[str]:
     name = f"{track.optimizer} ({track.type})" if track.type else track.optimizer
     return [
-        f"  {paint(name, 'bold')}",
+        f"  {paint(name, 'bold')}{'' if alone else _whose(track)}",
         *(
             f"    {paint(f'{label:<16}', 'dim')}{text}"
             for label, text in measured(series, track).items()
         ),
     ]
+
+
+def _whose(track: Track) -> str:
+    """Which of several optimizers this is: what it trains, and the line of its step."""
+    models = [m for m in track.facts.get("trains") or () if isinstance(m, str)]
+    trained = f" trains {', '.join(models)}" if models else ""
+    return f"{trained}, stepped at {track.at}" if track.at.path else trained
 
 
 def _reservation(series: Series, findings: list[Finding]) -> str:

@@ -89,7 +89,7 @@ def longest(series: Series) -> Track | None:
 def measured(series: Series, track: Track) -> dict[str, str]:
     """The numbers of one optimizer that are known, in words, by their names."""
     seen = overview(series, track)
-    losses = f"{number(seen.first_loss)} → {number(seen.last_loss)}"
+    losses = _losses_text(seen, track)
     parts = f", of rank {track.rank}'s shards alone" if track.norms_are_parts else ""
     known = (
         ("updates", seen.updates, _updates_text(seen)),
@@ -105,6 +105,14 @@ def measured(series: Series, track: Track) -> dict[str, str]:
         ("memory", seen.memory, bytes_text(seen.memory)),
     )
     return {label: text for label, value, text in known if value is not None}
+
+
+def _losses_text(seen: Overview, track: Track) -> str:
+    """From the first update to the last. A run of LBFGS may be a single one: then within it."""
+    first, evaluations = track.facts.get("first_loss"), track.facts.get("evaluations")
+    if seen.updates == 1 and isinstance(first, float) and isinstance(evaluations, int):
+        return f"{number(first)} → {number(seen.last_loss)} in the {evaluations:,} evaluations of this update"
+    return f"{number(seen.first_loss)} → {number(seen.last_loss)}"
 
 
 def _updates_text(seen: Overview) -> str:

@@ -79,6 +79,7 @@ class ZeroGradCall(Call):
     """`optimizer.zero_grad()` or `model.zero_grad()`."""
 
     owner: Optimizer | nn.Module
+    to_none: bool  # not filled with zeros
 
 
 @dataclass(slots=True)
@@ -261,6 +262,7 @@ def _zero_grad(original: Wrapped) -> Wrapped:
             return original(self, *args, **kwargs)
         call = new(ZeroGradCall)
         call.frame, call.owner = caller(), self
+        call.to_none = args[0] if args else kwargs.get("set_to_none", True)
         for handler in ZERO_GRAD.before:
             handler(call)
         result = original(self, *args, **kwargs)

@@ -67,6 +67,7 @@ class Backwards:
         self._fuse = fuse
         self.weighed = False  # exact accumulation weighs the loss whose backward comes next
         self._looked: dict[int, tuple[int, bool]] = {}  # by place: losses seen, ragged?
+        self._counted: dict[int, tuple[float, bool]] = {}  # by place: elements of the first loss
         self._event: Event | None = None  # of the call in progress
         self._started = 0.0
 
@@ -200,6 +201,9 @@ class Backwards:
             return Backward(at, callers=callers, autocast=autocast_dtype("cpu"))
         given = self._draft.given.loss if self._draft.given is not None else loss
         facts = facts_of(given, self._scalers.scales, self._ragged(where))
+        counted = facts.pop("counted", None)
+        if counted is not None and self._varies(where, *counted):
+            facts["ragged"] = True
         event = Backward(at, callers=callers, autocast=autocast_dtype(loss.device.type), **facts)
         if event.ragged:
             self._looked[id(where.at)] = (0, True)
@@ -214,6 +218,14 @@ class Backwards:
         if ragged:
             return True
         return None if count < 4 * WALKS_PER_SITE or count % WALKS_PER_SITE == 0 else False
+
+    def _varies(self, where: Place, count: float, fewer: bool) -> bool:
+        """Whether losses from this line are means over different numbers of elements because of what they leave out. A mask that always
+        leaves out the same share is none of these, nor is a last batch that is shorter."""
+        first, before = self._counted.setdefault(id(where.at), (count, fewer))
+        if fewer and not before:
+            self._counted[id(where.at)] = (first, True)
+        return count != first and (fewer or before)
 
     def _synchronisation(self, event: Backward) -> None:
         """Whether this backward all-reduces was decided when its forward pass ran."""

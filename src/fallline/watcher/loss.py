@@ -29,7 +29,8 @@ _JOINS = frozenset({"AddBackward0", "SubBackward0"})
 def facts_of(loss: Tensor, scales: Iterable[Tensor], ragged: bool | None = None) -> dict[str, Any]:
     """scaled, divided, divisor, reduction, ragged: what the graph's root says, where it says it.
 
-    `ragged`: what is known already; looking for ignored targets costs more than all the rest.
+    `ragged`: what is known already; looking for ignored targets costs more than all the rest. Where it is not known, `counted` is over how
+    many elements the loss is a mean, and whether that is fewer than there are: only two losses together show that the number varies.
     """
     found = _Root({s.data_ptr() for s in scales if s is not None}, ragged)
     node = loss.grad_fn
@@ -50,6 +51,7 @@ class _Root:
         self.terms = 1
         self.reductions: set[str] = set()
         self.ragged = bool(ragged)
+        self.counted: tuple[float, bool] | None = None
 
     def facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = {
@@ -62,6 +64,8 @@ class _Root:
             facts["reduction"] = next(iter(self.reductions))
         if self.ragged:
             facts["ragged"] = True
+        elif self.counted is not None:
+            facts["counted"] = self.counted
         return facts
 
     def walk(self, node: Any, depth: int) -> None:
@@ -124,7 +128,7 @@ class _Root:
         if count != (summed if counted is None else counted):
             return False
         self.reductions.add("mean")
-        self.ragged = self.ragged or count != summed
+        self.counted = (count, count != summed)
         return True
 
     def _reduction(self, node: Any, name: str) -> None:
@@ -138,20 +142,21 @@ class _Root:
             ignored = getattr(node, "_saved_ignore_index", None)
             target = getattr(node, "_saved_target", None)
             if ignored is not None and isinstance(target, Tensor) and target.device.type == "cpu":
-                self.ragged = self.ragged or _uneven(target.reshape(-1) == ignored)
+                self.counted = _counted(target.reshape(-1) == ignored)
         elif name.startswith("MeanBackward"):
             self.reductions.add("mean")
         elif name.startswith("SumBackward"):
             self.reductions.add("sum")
 
 
-def _uneven(ignored: Tensor) -> bool:
-    """Whether targets are left out, other than the last one of each row: labels that were shifted by one leave that gap in every row."""
+def _counted(ignored: Tensor) -> tuple[float, bool]:
+    """How many targets are not ignored, and whether some are, other than the last one of each row: labels that were shifted by one leave
+    that gap in every row."""
     count, size = int(ignored.sum()), ignored.numel()
     if not count:
-        return False
+        return size, False
     rows_end = size % count == 0 and size > count
-    return not (rows_end and bool(ignored.view(count, -1)[:, -1].all()))
+    return size - count, not (rows_end and bool(ignored.view(count, -1)[:, -1].all()))
 
 
 def _scalar_operand(node: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,7 +99,14 @@ class Measures:
             named.append((info, p))
         return named
 
-    def _describe(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+    def evaluated(
+        self, name: str, optimizer: torch.optim.Optimizer, evaluations: int, loss: Any
+    ) -> None:
+        """The first step evaluated its closure many times (LBFGS): it may be the only one, and then all that is learned is in it."""
+        first = float(loss) if isinstance(loss, float | torch.Tensor) else None
+        self._describe(name, optimizer, evaluations=evaluations, first_loss=first)
+
+    def _describe(self, name: str, optimizer: torch.optim.Optimizer, **more: Any) -> None:
         objects = self._objects
         held = objects.members(objects.optimizer_sets[name])
         models = [m for m, s in objects.model_sets.items() if held & objects.members(s)]
@@ -114,6 +122,8 @@ class Measures:
                 "wrapper": wrapper,
                 "device": device,
                 "sharded": _sharded(optimizer),
+                "trains": [objects.called.get(m) or objects.described[m].type for m in models][:3],
+                **more,
             },
         )
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import torch
@@ -25,8 +27,34 @@ _BATCHNORM = (nn.modules.batchnorm._BatchNorm,)
 
 def has_mode(module: nn.Module) -> bool:
     """It computes something else in train mode than in eval mode."""
+    if isinstance(module, nn.RNNBase):
+        return module.dropout > 0 and module.num_layers > 1
     dropout = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
-    return dropout or isinstance(module, _BATCHNORM)
+    attention = isinstance(module, nn.MultiheadAttention) and module.dropout > 0
+    tracks = getattr(module, "track_running_stats", False)  # InstanceNorm, if it is asked to
+    return bool(dropout or attention or tracks) or isinstance(module, (*_BATCHNORM, nn.RReLU))
+
+
+def _any_has_mode(model: nn.Module) -> bool | None:
+    """None: no such layer is in it, but code of its own asks for its mode, as `F.dropout(x, training=self.training)` does."""
+    if any(map(has_mode, model.modules())):
+        return True
+    parts = list(model.modules())
+    hooked = any(part._forward_pre_hooks or part._forward_hooks for part in parts)
+    return None if hooked or any(_asks_for_mode(k) for k in {type(p) for p in parts}) else False
+
+
+@lru_cache(maxsize=1024)
+def _asks_for_mode(kind: type) -> bool:
+    """Some method of a module's own class names `training`; what torch's layers do with it is known."""
+    own = (c for c in kind.__mro__ if not c.__module__.startswith("torch.nn.modules."))
+    methods = (getattr(f, "__code__", None) for c in own for f in vars(c).values())
+    codes = [code for code in methods if code is not None]
+    for code in codes:
+        if "training" in code.co_names:
+            return True
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
+    return False
 
 
 class Objects:
@@ -50,6 +78,7 @@ class Objects:
         self._optimizers: dict[str, weakref.ref[torch.optim.Optimizer]] = {}
         self._made_for: dict[str, int] = {}  # optimizer → the first set of parameters it was given
         self._copies: dict[int, frozenset[int]] = {}  # master copy → the parameters it stands for
+        self._borrowers: set[int] = set()  # of these copies, those that get the gradient itself
 
     # -- names -------------------------------------------------------------------------------------------------
 
@@ -79,8 +108,7 @@ class Objects:
                 at,
                 type=type(inner).__name__,
                 batchnorm=any(isinstance(m, _BATCHNORM) for m in inner.modules()),
-                # without such a layer it may still ask for its mode
-                has_mode=any(map(has_mode, inner.modules())) or None,
+                has_mode=_any_has_mode(inner),
             )
             self._models[name] = weakref.ref(inner)
             self.model_sets[name] = self.parameters(inner.parameters())
@@ -128,6 +156,17 @@ class Objects:
         for copy in self._members[copies]:
             self._copies[copy] = self._copies.get(copy, frozenset()) | originals
         self._covers.clear()
+
+    def lent(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Tensors of an optimizer (the first of each pair) get the gradients of these parameters: who steps the one means the other."""
+        for borrower, owner in pairs:
+            self._copies[borrower] = frozenset({owner})
+            self._borrowers.add(borrower)
+        self._covers.clear()
+
+    def borrows(self, number: int) -> bool:
+        """Whether tensors of this set have the gradients of others."""
+        return not self._borrowers.isdisjoint(self._members[number])
 
     def is_copy(self, tensor: Tensor) -> bool:
         """Whether it stands for parameters of a model."""

@@ -12,6 +12,7 @@ from fallline.events import Replace
 from fallline.location import Location
 from fallline.replay.shards import local
 from fallline.taps.frames import Place
+from fallline.taps.gradients import gradient_of
 from fallline.taps.modules import MODULE_MADE, MODULE_REGISTERED, ModuleMade, ModuleRegistered
 from fallline.taps.tap import Subscription
 from fallline.watcher.emit import Emitter, spot
@@ -131,8 +132,30 @@ class Owners:
                 return
 
     def stepped(self) -> None:
+        if self._stray and self._progress.steps <= PATIENCE:
+            self._lend()
         if self._stray and self._progress.steps in (PATIENCE + 1, 20, 100):
             self.look()
+
+    def _lend(self) -> None:
+        """`shared._grad = local.grad`: a worker's model computes gradients, and an optimizer steps those of the model that all share."""
+        lenders = {
+            gradient.data_ptr(): serial
+            for serial, (reference, _, _) in self._stray.items()
+            if (parameter := reference()) is not None
+            and (gradient := gradient_of(parameter)) is not None
+        }
+        pairs = [
+            (self._objects.serial(held), lenders[gradient.data_ptr()])
+            for _, optimizer in self._objects.optimizers()
+            for group in optimizer.param_groups
+            for held in group["params"]
+            if (gradient := gradient_of(held)) is not None and gradient.data_ptr() in lenders
+        ]
+        if pairs:
+            self._objects.lent(pairs)
+            for _, owner in pairs:
+                del self._stray[owner]
 
     def look(self) -> None:
         """Parameters that got gradients and belong to no optimizer: some other code moves them, or nothing does (FL126)."""

@@ -82,4 +82,6 @@ class Steps:
             event.parameter_set = objects.parameters(objects.as_stepped(owner.parameters()))
         else:
             event.optimizer, event.parameter_set = self.named(inner_of(owner))
+            if call.to_none and objects.borrows(event.parameter_set):
+                event.keeps = True
         self._emitter.emit(event)

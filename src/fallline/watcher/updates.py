@@ -131,6 +131,8 @@ class Updates:
         if call.closure:  # gradients are made inside: they are looked at when the closure has run
             routine = self._routine
             self._closure.first = len(self._log.events) + (routine.at if routine.resting else 0)
+            self._closure.before = len(self._draft.losses)
+            self._closure.evaluations = 0
         else:
             try:
                 known = self._known.get(id(optimizer))
@@ -156,7 +158,11 @@ class Updates:
                 self._routine.wake()  # what was let pass until now is in the log again
             if len(self._log.events) > self._closure.first:
                 self._log.cut_off(self._closure.first)
+            if self._closure.evaluations == 1:
+                self._closure.first_loss = mean_of(self._draft.losses[self._closure.before :])
+            del self._draft.losses[self._closure.before :]
         self._closure.losses = len(self._draft.losses)
+        self._closure.evaluations += 1
         self._draft.in_closure, self._closure.started = True, now()
 
     def _closure_ends(self, call: ClosureCall) -> None:
@@ -326,6 +332,10 @@ class Updates:
             draft.batch_at,
         )
         recorder = recording.recorder or recording.open()
+        if index == 0 and self._closure.given and self._closure.evaluations > 1:
+            self._measures.evaluated(
+                name, optimizer, self._closure.evaluations, self._closure.first_loss
+            )
         numbers = self._measures.numbers.get(name)
         if numbers is None or not numbers.waits:
             recorder.note(fields)
@@ -362,7 +372,10 @@ class _Closure:
     def __init__(self) -> None:
         self.given = False
         self.computes = False  # gradients; Lightning gives closures that do nothing
-        self.losses = 0  # before it
+        self.losses = 0  # before this evaluation
+        self.before = 0  # losses before the step
+        self.evaluations = 0
+        self.first_loss: Any = None  # of the first evaluation, where there are several
         self.first = 0  # of the events that it causes
         self.started = 0.0
         self.seconds = 0.0

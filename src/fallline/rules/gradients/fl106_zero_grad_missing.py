@@ -228,6 +228,12 @@ def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
 
 def _elsewhere(trace: Trace, at: Location, optimizer: str | None) -> str:
     """What the zero_grad() that people do see clears instead."""
+    lends = next((z for z in trace.of(ZeroGrad) if z.keeps), None)
+    if lends is not None:
+        return (
+            f" The zero_grad() at {lends.at.near(at)} does not clear them: it sets the gradients of the parameters that are stepped to None, while the model "
+            "that computed them keeps its own. Call zero_grad() of that model."
+        )
     other = trace.of(ZeroGrad).first
     if other is None:
         return ""

@@ -1,0 +1,5 @@
+"""Only named by the scripts."""
+
+
+class TranslationDataset:
+    pass

@@ -1,0 +1,1 @@
+"""Only imported: nothing is shown."""
