@@ -37,10 +37,10 @@ TARGET = torch.tensor([0, 1, 2, 3, 0, 0])
         (X.mean() + 0.1 * X.pow(2).mean(), {"divided": True, "divisor": None}),
         (F.cross_entropy(X, TARGET), {"divided": False, "reduction": "mean"}),
         (F.cross_entropy(X, TARGET, reduction="sum"), {"reduction": "sum"}),
-        (F.cross_entropy(X, TARGET, ignore_index=0), {"reduction": "mean", "ragged": True}),
+        (F.cross_entropy(X, TARGET, ignore_index=0), {"reduction": "mean", "counted": (3, True)}),
         (
             F.cross_entropy(X, TARGET, ignore_index=0, reduction="sum") / 3,
-            {"divided": False, "ragged": True},
+            {"divided": False, "counted": (3, True)},
         ),
         (-X.mean().view(1).squeeze() / 2, {"divided": True, "divisor": 2.0, "reduction": "mean"}),
     ],
