@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from public_scripts.breaks_drawn import DRAWN
 from public_scripts.entry import Break, Swap
 
 __all__ = ["BREAKS"]
@@ -331,4 +332,5 @@ BREAKS: dict[str, tuple[Break, ...]] = {
             "trainer.train()",
         ),
     ),
+    **DRAWN,
 }

@@ -194,7 +194,7 @@ DRAWN = (
             Swap("cuda = True", "cuda = False", "train/test.py"),
             Swap("n_epoch = 100", "n_epoch = 6"),
             Swap("batch_size = 128", "batch_size = 32"),
-            Swap("num_workers=8", "num_workers=2"),
+            Swap("num_workers=8", "num_workers=0"),
             Swap("num_workers=8", "num_workers=0", "train/test.py"),
             Swap("xrange", "range"),
             Swap("data_source_iter.next()", "next(data_source_iter)"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -41,11 +40,10 @@ def _any_has_mode(model: nn.Module) -> bool | None:
         return True
     parts = list(model.modules())
     hooked = any(part._forward_pre_hooks or part._forward_hooks for part in parts)
-    return None if hooked or any(_asks_for_mode(k) for k in {type(p) for p in parts}) else False
+    return None if hooked or any(map(_asks_for_mode, {type(p) for p in parts})) else False
 
 
-@lru_cache(maxsize=1024)
-def _asks_for_mode(kind: type) -> bool:
+def _asks_for_mode(kind: type[nn.Module]) -> bool:
     """Some method of a module's own class names `training`; what torch's layers do with it is known."""
     own = (c for c in kind.__mro__ if not c.__module__.startswith("torch.nn.modules."))
     methods = (getattr(f, "__code__", None) for c in own for f in vars(c).values())
