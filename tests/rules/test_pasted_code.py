@@ -248,19 +248,18 @@ def test_shapes_of_tensors_that_are_written_out() -> None:
     assert serious(BY_HAND.replace("torch.rand(3)", "torch.rand(3, 1)")) == []
 
 
-def test_an_old_regression_with_variables() -> None:
+def test_columns_and_vectors_of_a_regression_by_hand() -> None:
     code = """\
-x = Variable(torch.Tensor([[1, 2.0], [1, 3.0], [1, 7.0]]))
-y = Variable(torch.Tensor([2.0, 3.0, 7.0]))
-w = Variable(torch.randn(2, 1), requires_grad=True)
-b = Variable(torch.randn(1), requires_grad=True)
-optimizer = torch.optim.Adam([w, b], lr=0.01)
-for i in range(100):
-    out = x.mm(w).add_(b)
-    loss = torch.mean((out - y) ** 2)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
+points = Variable(torch.Tensor([[0.5], [1.5], [2.5], [4.0]]))
+heights = torch.tensor([1.0, 3.0, 5.0, 8.0])
+slope = Variable(torch.zeros(1, 1), requires_grad=True)
+adam = torch.optim.Adam([slope], lr=0.05)
+for turn in range(60):
+    adam.zero_grad()
+    guess = torch.matmul(points, slope)
+    cost = (guess - heights).pow(2).sum()
+    cost.backward()
+    adam.step()
 """
     assert serious(code) == [("FL139", 8)]
-    assert serious(code.replace("(out - y)", "(out.squeeze(1) - y)")) == []
+    assert serious(code.replace("(guess - heights)", "(guess.view(-1) - heights)")) == []

@@ -26,11 +26,13 @@ _SPECIMENS = {
     "FL136": (0, 1),
     "FL139": (0,),
     "FL216": (0,),
+    "FL606": (0,),
+    "FL612": (0,),
 }
 _PLANTED = Path(__file__).parents[1] / "tuning" / "planted"  # for `fallline measure data`
 NEW = {
     *("FL025", "FL126", "FL130", "FL131", "FL135", "FL136", "FL139", "FL140", "FL216"),
-    *("FL407", "FL609", "FL708", "FL810", "FL811", "FL812"),
+    *("FL407", "FL606", "FL609", "FL612", "FL708", "FL810", "FL811", "FL812"),
 }
 
 

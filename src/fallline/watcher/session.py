@@ -39,6 +39,7 @@ from fallline.watcher.loaders import Loaders
 from fallline.watcher.loading import Loading
 from fallline.watcher.log import EventLog
 from fallline.watcher.loss_graph import LossGraph
+from fallline.watcher.loss_inputs import LossInputs
 from fallline.watcher.measures import Measures
 from fallline.watcher.memory import LiveGraphs
 from fallline.watcher.modes import Modes
@@ -123,6 +124,7 @@ class Session:
         statistics = RunningStatistics(progress, observed)
         shared, tables = SharedModules(objects, observed), FixedTables(objects, observed)
         self.own_targets = own_targets = OwnTargets(objects, progress, observed)
+        self.loss_inputs = loss_inputs = LossInputs(progress, observed)
         forwards = Forwards(
             emitter, routine, objects, window, wrappers, progress, draft, origin, graphs, kept, statistics, fuse
         )  # fmt: skip
@@ -157,6 +159,7 @@ class Session:
             shared.stepped(progress.steps)
             tables.stepped(progress.steps)
             own_targets.stepped(progress.steps)
+            loss_inputs.stepped(progress.steps)
             kept.stepped()
             self.judge.stepped(progress.steps)
 
@@ -200,6 +203,7 @@ class Session:
         self.trail.start()
         self.lessons.start(rebind=rebind)
         self.own_targets.start(self.fuse, rebind=rebind)
+        self.loss_inputs.start(self.fuse, rebind=rebind)
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
         os.register_at_fork(after_in_child=self._forked)
@@ -214,6 +218,7 @@ class Session:
         self.trail.stop()
         self.lessons.stop()
         self.own_targets.stop()
+        self.loss_inputs.stop()
         self.hand_updates.stop()
 
     def _wake(self, call: StepCall) -> None:
@@ -224,6 +229,7 @@ class Session:
         self.trail.start()
         self.lessons.start(rebind=self.taps.rebind)
         self.own_targets.start(self.fuse, rebind=self.taps.rebind)
+        self.loss_inputs.start(self.fuse, rebind=self.taps.rebind)
         self._forks.claim()
         if self.trains is not None:
             self.fuse.safely(self.trains)
@@ -239,6 +245,7 @@ class Session:
         self.taps.stop()
         self.collectives.stop()
         self.own_targets.stop()
+        self.loss_inputs.stop()
         self._engine.remove()
         safely(self.hand_updates.finish)
         safely(self.owners.look)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.calls import of_self
 from fallline.flow.losses import loss_calls
 from fallline.flow.makers import Made, made_by, output_of
 from fallline.flow.values import values_of
-from fallline.rule import Rule
+from fallline.rules._observed import Observed
 from fallline.syntax import Editor, Module
 from fallline.syntax.nodes import is_name
 
@@ -34,7 +35,7 @@ _OUTPUT = re.compile(r"train|eval|infer|test|prob|logit|softmax|sigmoid|activ|ap
 _PROBABILITIES = frozenset({"softmax", "sigmoid", "softmin", "hardsigmoid"})
 
 
-class DoubleSoftmax(Rule):
+class DoubleSoftmax(Observed):
     code = "FL606"
     name = "double-softmax"
     severity = Severity.ERROR
@@ -237,6 +238,12 @@ def step(logits, labels, return_probs):
 step(torch.randn(4, 5, requires_grad=True), torch.tensor([0, 1, 2, 3]), True)[0].backward()
 """,
     )
+
+    def says(self, entry: dict[str, Any]) -> str:
+        return (
+            f"{entry['loss']} expects logits but gets the result of {entry['given']} and squashes it a second time, so the gradient is small and training is slow. "
+            "Pass the logits"
+        )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call, loss in loss_calls(module, *_FUNCTIONS, *_CLASSES):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.losses import differentiated, in_loss, loss_calls
 from fallline.flow.makers import Made, made_by
-from fallline.rule import Rule
+from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
 _LOG_PROBABILITIES = ("nll_loss", "NLLLoss", "kl_div", "KLDivLoss")
@@ -26,7 +27,15 @@ _MISMATCHES = (
 )
 
 
-class LossInputMismatch(Rule):
+_WANTED_BY = {
+    "cross_entropy": ("logits", "Leave out the activation"),
+    "binary_cross_entropy_with_logits": ("logits", "Leave out the activation"),
+    "nll_loss": ("log-probabilities", "Use cross_entropy with the logits"),
+    "binary_cross_entropy": ("probabilities", "Use binary_cross_entropy_with_logits"),
+}
+
+
+class LossInputMismatch(Observed):
     code = "FL612"
     name = "loss-input-mismatch"
     severity = Severity.ERROR
@@ -157,6 +166,14 @@ def distil(student, teacher):
 distil(torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)).backward()
 """,
     )
+
+    def says(self, entry: dict[str, Any]) -> str:
+        wanted, instead = _WANTED_BY[entry["loss"]]
+        given = "logits" if entry["given"] == "logits" else f"the result of {entry['given']}"
+        return f"{entry['loss']} expects {wanted} but gets {given}, so the loss falls without the predictions getting better. {instead}"
+
+    def weighs(self, entry: dict[str, Any]) -> Severity | None:
+        return Severity.WARNING if entry["given"] == "relu" else None
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for losses, expected, mismatched, instead in _MISMATCHES:
