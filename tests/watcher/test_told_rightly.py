@@ -418,7 +418,10 @@ def test_eval_that_stays_on_matters_where_the_model_has_a_mode(layer: Any, sever
     assert one(watched(train), "FL804").severity.value == severity
 
 
-def test_a_step_that_evaluates_its_closure_often_has_the_loss_of_the_last_time() -> None:
+@pytest.mark.parametrize("clears", [True, False])
+def test_a_step_that_evaluates_its_closure_often_has_the_loss_of_the_last_time(
+    clears: bool,
+) -> None:
     """Where LBFGS is stepped once, the whole training is that step."""
     x = torch.linspace(-1, 1, 40).reshape(-1, 1)
     losses: list[float] = []
@@ -430,7 +433,8 @@ def test_a_step_that_evaluates_its_closure_often_has_the_loss_of_the_last_time()
         )
 
         def closure() -> Any:
-            optimizer.zero_grad()
+            if clears:
+                optimizer.zero_grad()
             loss = F.mse_loss(model(x), x.square())
             loss.backward()
             losses.append(loss.item())
@@ -438,7 +442,9 @@ def test_a_step_that_evaluates_its_closure_often_has_the_loss_of_the_last_time()
 
         optimizer.step(closure)
 
-    run = watched(train).run
+    seen = watched(train)
+    run = seen.run
+    assert [f.code for f in seen.findings] == ([] if clears else ["FL106"])
     (row,) = run.tracks[0].rows
     assert row.loss == losses[-1] and row.micro_batches == 1
     said = measured(run, run.tracks[0])["loss"]

@@ -19,7 +19,23 @@ from fallline.watcher.progress import Progress
 from fallline.watcher.recording import Recording
 from fallline.watcher.scalers import Scalers
 
-__all__ = ["Measures"]
+__all__ = ["Closure", "Measures"]
+
+
+class Closure:
+    """Of the step in progress: what it does has its own place, and its time is not the step's."""
+
+    def __init__(self) -> None:
+        self.given = False
+        self.computes = False  # gradients; Lightning gives closures that do nothing
+        self.losses = 0  # before this evaluation
+        self.before = 0  # losses before the step
+        self.evaluations = 0
+        self.uncleared = 0  # of these, those that added to the gradients of the one before
+        self.first_loss: Any = None  # of the first evaluation, where there are several
+        self.first = 0  # of the events that it causes
+        self.started = 0.0
+        self.seconds = 0.0
 
 
 class Measures:
@@ -99,12 +115,18 @@ class Measures:
             named.append((info, p))
         return named
 
-    def evaluated(
-        self, name: str, optimizer: torch.optim.Optimizer, evaluations: int, loss: Any
-    ) -> None:
+    def evaluated(self, name: str, optimizer: torch.optim.Optimizer, closure: Closure) -> None:
         """The first step evaluated its closure many times (LBFGS): it may be the only one, and then all that is learned is in it."""
-        first = float(loss) if isinstance(loss, float | torch.Tensor) else None
-        self._describe(name, optimizer, evaluations=evaluations, first_loss=first)
+        loss = closure.first_loss
+        if isinstance(loss, Tensor):
+            loss = float(loss) if loss.is_cpu else None
+        self._describe(
+            name,
+            optimizer,
+            evaluations=closure.evaluations,
+            first_loss=loss,
+            carried=closure.uncleared == closure.evaluations - 1,
+        )
 
     def _describe(self, name: str, optimizer: torch.optim.Optimizer, **more: Any) -> None:
         objects = self._objects

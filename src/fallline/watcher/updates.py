@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fallline.events import Event, GradWrite, ZeroGrad
 from fallline.runs.update import UpdateRow
 from fallline.taps.deepspeed import ENGINE_STEP, EngineStep
 from fallline.taps.optimizers import (
@@ -36,7 +37,7 @@ from fallline.watcher.guard import Guard
 from fallline.watcher.known import Known
 from fallline.watcher.later import Number
 from fallline.watcher.log import EventLog
-from fallline.watcher.measures import Measures
+from fallline.watcher.measures import Closure, Measures
 from fallline.watcher.memory import LiveGraphs, live_bytes
 from fallline.watcher.numbers import Numbers
 from fallline.watcher.objects import learning_rate
@@ -95,7 +96,7 @@ class Updates:
         self._duty = duty
         self._last_step: tuple[Any, float | None] = (None, None)  # and its learning rate
         self._started = 0.0  # the step in progress
-        self._closure = _Closure()
+        self._closure = Closure()
         self._stepped = False
         self._parts_held = False  # some part of a step that is made in parts was held back
         self._memory: int | None = None
@@ -132,7 +133,7 @@ class Updates:
             routine = self._routine
             self._closure.first = len(self._log.events) + (routine.at if routine.resting else 0)
             self._closure.before = len(self._draft.losses)
-            self._closure.evaluations = 0
+            self._closure.evaluations = self._closure.uncleared = 0
         else:
             try:
                 known = self._known.get(id(optimizer))
@@ -157,6 +158,7 @@ class Updates:
             if self._routine.resting:
                 self._routine.wake()  # what was let pass until now is in the log again
             if len(self._log.events) > self._closure.first:
+                self._closure.uncleared += not _clear(self._log.events[self._closure.first :])
                 self._log.cut_off(self._closure.first)
             if self._closure.evaluations == 1:
                 self._closure.first_loss = mean_of(self._draft.losses[self._closure.before :])
@@ -333,9 +335,7 @@ class Updates:
         )
         recorder = recording.recorder or recording.open()
         if index == 0 and self._closure.given and self._closure.evaluations > 1:
-            self._measures.evaluated(
-                name, optimizer, self._closure.evaluations, self._closure.first_loss
-            )
+            self._measures.evaluated(name, optimizer, self._closure)
         numbers = self._measures.numbers.get(name)
         if numbers is None or not numbers.waits:
             recorder.note(fields)
@@ -366,19 +366,9 @@ class Updates:
         return spans or {}
 
 
-class _Closure:
-    """Of the step in progress: what it does has its own place, and its time is not the step's."""
-
-    def __init__(self) -> None:
-        self.given = False
-        self.computes = False  # gradients; Lightning gives closures that do nothing
-        self.losses = 0  # before this evaluation
-        self.before = 0  # losses before the step
-        self.evaluations = 0
-        self.first_loss: Any = None  # of the first evaluation, where there are several
-        self.first = 0  # of the events that it causes
-        self.started = 0.0
-        self.seconds = 0.0
+def _clear(events: list[Event]) -> bool:
+    """Whether gradients are cleared among these, or written by hand."""
+    return any(isinstance(event, ZeroGrad | GradWrite) for event in events)
 
 
 def mean_of(losses: list[Any]) -> Any:

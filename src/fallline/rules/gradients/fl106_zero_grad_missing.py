@@ -76,8 +76,18 @@ class ZeroGradMissing(Rule):
             )
 
     def check_series(self, run: Any) -> Iterator[Finding]:
-        """Updates by hand: the gradients of each were still there, untouched, when the next backward began."""
+        """Updates by hand: the gradients of each were still there, untouched, when the next backward began. And a step of LBFGS that is the only
+        one: no event of a later one shows it."""
         for track in run.tracks:
+            if track.facts.get("carried") and track.totals.get("updates", len(track.rows)) == 1:
+                evaluations = track.facts.get("evaluations")
+                yield self.finding(
+                    track.loss_at,
+                    f"The closure was evaluated {evaluations} times in one step and never cleared the gradients, so each evaluation adds to those of all earlier ones. "
+                    f"Call zero_grad() at the start of the closure of the step at {track.at.near(track.loss_at)}.",
+                    evaluations=evaluations,
+                    rank=track.rank,
+                )
             if updates := track.facts.get("uncleared"):
                 yield self.finding(
                     track.loss_at,
