@@ -25,6 +25,9 @@ from fallline.runs.series import Series
 from fallline.runs.update import UpdateRow
 from gloo import ATTEMPTS, aborted
 
+sys.path.insert(0, str(Path(__file__).parent))
+from specimens import run_once
+
 NUMERIC = [
     r for r in all_rules() if r._defines("check_series") and r.wrong and not r._defines("check")
 ]
@@ -48,24 +51,18 @@ def specimens(kind: str) -> dict[str, tuple[Rule, int]]:
 
 
 SPECIMENS = {kind: specimens(kind) for kind in ("wrong", "right")}
-RUNNER = Path(__file__).with_name("specimens.py")
 
 
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Finding]]:
     """The findings of every specimen, by its name; all are run once, from one process."""
     pytest.importorskip("torch")
-    folder = tmp_path_factory.mktemp("numeric")
-    for kind, found in SPECIMENS.items():
-        for rule, number in found.values():
-            (folder / f"{rule.code}_{kind}_{number}.py").write_text(getattr(rule, kind)[number])
-    done = subprocess.run(
-        [sys.executable, str(RUNNER), "watched", str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    scripts = {
+        f"{rule.code}_{kind}_{number}": getattr(rule, kind)[number]
+        for kind, found in SPECIMENS.items()
+        for rule, number in found.values()
+    }
+    folder = run_once(tmp_path_factory, "numeric", scripts)
 
     def of(name: str) -> list[Finding]:
         found = folder / f"{name}.run" / "findings.json"

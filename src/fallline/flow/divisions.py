@@ -97,10 +97,11 @@ def _counts_items(function: ast.FunctionDef, name: str) -> bool:
 
 def divided_again(module: Module) -> Iterator[ast.BinOp]:
     """`x = x / n`, and later parts of x over the same parts of n."""
-    for statement in module.all(ast.Assign):
-        match statement:
-            case ast.Assign(
-                [ast.Name(name)], ast.BinOp(ast.Name(same), ast.Div(), ast.Name(count))
+    for division in module.all(ast.BinOp):
+        match division, module.parent(division):
+            case (
+                ast.BinOp(ast.Name(same), ast.Div(), ast.Name(count)),
+                ast.Assign([ast.Name(name)]) as statement,
             ) if name == same:
                 yield from _second(module, statement, name, count)
 

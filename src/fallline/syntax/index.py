@@ -69,12 +69,9 @@ class Index:
                     after = value
 
     def release(self) -> None:
-        """Let go of the links, so that the tree is freed at once and not by the garbage collector."""
+        """Let go of the links upwards, so that the tree is freed at once and not by the garbage collector."""
         for node in self.nodes:
-            links = node.__dict__
-            links.pop("parent", None)
-            links.pop("after", None)
-            links.pop("start", None)
+            node.__dict__.pop("parent", None)
         self.nodes[0].__dict__.pop("index", None)
 
     def below(self, node: Any) -> list[ast.AST]:
@@ -110,13 +107,13 @@ class Index:
         return found[first : bisect_left(found, self._stop(node), first, key=_start)]
 
     def scoped(
-        self, kind: type[Node], scopes: tuple[type[Scope], ...]
+        self, found: list[Node], scopes: tuple[type[Scope], ...]
     ) -> Iterator[tuple[Node, Scope | None]]:
-        """The nodes of a type, each with the innermost scope around it: in one sweep, without a climb from every node."""
+        """Some nodes in the order in which they are written, each with the innermost scope around it: in one sweep, without a climb from every node."""
         begun: list[tuple[int, Scope | None]] = [(len(self.nodes), None)]
         ahead = self.below_of(self.nodes[0], scopes)[::-1]
-        for node in self.by_type.get(kind, ()):
-            start = node.start
+        for node in found:
+            start = _start(node)
             while ahead and ahead[-1].start < start:
                 scope = ahead.pop()
                 begun.append((self._stop(scope), scope))
@@ -134,7 +131,8 @@ def _start(node: Any) -> int:
 
 def index_of(node: Any) -> Index | None:
     """The index of the tree that a node is in; None for one that was made or parsed apart."""
-    if "start" not in node.__dict__:
+    links = node.__dict__
+    if "start" not in links or "parent" not in links:  # not ours, or released
         return None
     while node.parent is not None:
         node = node.parent

@@ -167,15 +167,18 @@ class Module:
                     queue.append(other)
         if self.star_imports:
             # what a star brings may be out of sight; nobody calls anything else by these names
-            return {**{n: d for n, d in self._habits.items() if n in _PLAIN_NAMES}, **found}
-        return {**self._habits, **found}
+            found |= {n: d for n, d in self._habits(found).items() if n in _PLAIN_NAMES}
+            return found
+        return found | self._habits(found)
 
-    @cached_property
-    def _habits(self) -> dict[str, str]:
+    def _habits(self, imported: dict[str, str]) -> dict[str, str]:
         """What a fragment leaves out, because everybody knows it: `torch`, `nn`, `F`. Nothing in it defines them."""
-        read = {node.id for node in self.all(ast.Name)}
+        missing = HABITS.keys() - imported.keys()
+        read = missing.intersection([node.id for node in self.all(ast.Name)])
+        if not read:
+            return {}
         made = self.functions.keys() | self.classes.keys()
-        unbound = {n for n in HABITS.keys() & read - made if not self.bindings(n, None)}
+        unbound = {n for n in read - made if not self.bindings(n, None)}
         return {n: d for n, d in HABITS.items() if n in unbound}
 
     @cached_property
@@ -403,10 +406,10 @@ class Module:
     @cached_property
     def _bindings(self) -> dict[tuple[int, str], list[ast.AST]]:
         found: dict[tuple[int, str], list[ast.AST]] = {}
-        for node, scope in self.index.scoped(ast.Name, _SCOPES):
-            if node.ctx.__class__ is ast.Store:
-                found.setdefault((id(scope) if scope is not None else 0, node.id), []).append(node)
-        for arg, scope in self.index.scoped(ast.arg, _SCOPES):
+        stored = [name for name in self.all(ast.Name) if name.ctx.__class__ is ast.Store]
+        for node, scope in self.index.scoped(stored, _SCOPES):
+            found.setdefault((id(scope) if scope is not None else 0, node.id), []).append(node)
+        for arg, scope in self.index.scoped(self.all(ast.arg), _SCOPES):
             found.setdefault((id(scope), arg.arg), []).append(arg)
         return found
 

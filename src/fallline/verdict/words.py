@@ -17,14 +17,17 @@ class Words:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._words = b" ".join(set(data.translate(_BLANKED).split()))
+        self._words = set(data.translate(_BLANKED).split())
+        self._together = b" ".join(self._words)
         self._known: dict[bytes, bool] = {}
 
     def holds(self, token: bytes) -> bool:
         known = self._known.get(token)
         if known is None:
             word = _longest(token)
-            known = word in self._words and (word == token or token in self._data)
+            known = (word in self._words or word in self._together) and (
+                word == token or token in self._data
+            )
             self._known[token] = known
         return known
 

@@ -122,15 +122,18 @@ class Patches(nn.Module):
 
 def _filled(module: Module) -> Iterator[tuple[ast.stmt, str]]:
     """Where a table goes into `self.<name>`: its construction, `.data.copy_(table)`, `.data = table`."""
-    for statement in [*module.all(ast.Assign), *module.all(ast.Expr)]:
+    for call in module.calls(*_PARAMETER):
+        match call.args, module.parent(call):
+            case [table, *_], ast.Assign([ast.Attribute(ast.Name("self"), name)]) as made:
+                if _is_table(module, table):
+                    yield made, name
+    for data in module.all(ast.Attribute) if ".data" in module.source.text else ():
+        statement = module.statement(data) if data.attr == "data" else None
         match statement:
-            case ast.Assign([ast.Attribute(ast.Name("self"), name)], ast.Call(func, [table, *_])):
-                if module.resolve(func) in _PARAMETER and _is_table(module, table):
-                    yield statement, name
             case ast.Assign([ast.Attribute(held, "data")], table) | ast.Expr(
                 ast.Call(ast.Attribute(ast.Attribute(held, "data"), "copy_"), [table, *_])
             ):
-                filled = of_self(held)
+                filled = of_self(held) if held is data.value else None
                 if filled is not None and _is_table(module, table):
                     yield statement, filled
 
