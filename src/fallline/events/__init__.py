@@ -2,6 +2,7 @@
 
 from fallline.events.iterations import on_every_iteration
 from fallline.events.kinds import (
+    UNSEEN_LOSS,
     Anomaly,
     AutocastOff,
     Backward,
@@ -59,6 +60,7 @@ from fallline.location import Location
 
 __all__ = [
     "OBJECTS",
+    "UNSEEN_LOSS",
     "Anomaly",
     "AutocastOff",
     "Backward",

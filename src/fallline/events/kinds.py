@@ -126,6 +126,10 @@ class Forward(Event):
         return self.grad is not False and self.used is not False
 
 
+# What is presumed of a call that returns a loss and cannot be seen into.
+UNSEEN_LOSS = "returns the mean loss of its batch and leaves the division to this loop"
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Backward(Event):
     """Gradients of a loss are computed."""

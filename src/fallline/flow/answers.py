@@ -7,18 +7,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fallline.flow.calls import last_name
+from fallline.flow.calls import last_name, returned
 from fallline.flow.modules import looks_like_model
 from fallline.flow.recording import turns_off, under_no_grad
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, methods_of, written
 
-__all__ = ["Answer", "answers", "left_in_train_mode", "recorded"]
+__all__ = ["Answer", "answers", "left_in_train_mode", "recorded", "scripted"]
 
 # Training, or a gradient that is wanted for something else (an attack, a force, an explanation), or a mode or recording that is chosen here.
 _WANTS_GRADIENTS = re.compile(
     r"backward|\.step\(|zero_grad|requires_grad|autograd|\.grad\b|grad_enabled|enable_grad|gradient|no_grad|inference_mode|"
-    r"volatile|onnx|\.jit|trace\(|optimi[sz]er|_is_training|create_graph|hessian|saliency|attack|adversar"
+    r"volatile|onnx|jit\.(trace|script)|trace\(|optimi[sz]er|_is_training|create_graph|hessian|saliency|attack|adversar"
 )
 # The file turns recording off for everything in it, or leaves that to a framework.
 _ELSEWHERE = re.compile(
@@ -37,6 +37,9 @@ _OTHERWISE = re.compile(
 _PHASE = re.compile(r"(is_)?train(ing)?|mode|phase|backprop|optimi[sz]er|criterion_?opt")
 _RUNS = re.compile(r"forward(_\w+)?|\w+_forward")
 _LEAVES = frozenset({"numpy", "tolist", "item"})
+_WRITES = re.compile(
+    r"(.*\.)?(save_image|imsave|imwrite)|torchaudio\.save|(soundfile|sf|wavfile)\.write"
+)
 _RESTS = frozenset({"eval"})
 
 
@@ -64,6 +67,27 @@ def answers(module: Module) -> Iterator[Answer]:
             continue
         if not _is_frozen(module, answer.function):
             yield answer
+
+
+def scripted(module: Module) -> tuple[ast.Call, str] | None:
+    """The first call of a model in a loop of a script that trains nothing, and the name of the model."""
+    text = module.source.text
+    if "torch" not in text or module.is_unit_test or module.is_benchmark:
+        return None
+    if _ELSEWHERE.search(text) or _WANTS_GRADIENTS.search(text) or _FROZEN.search(text):
+        return None
+    called = [c for c in _model_calls(module) if module.scope(c) is None and module.in_loop(c)]
+    if not called:
+        return None
+    top = [c for c in module.all(ast.Call) if module.scope(c) is None]
+    rests = {
+        written(c.func.value)
+        for c in top
+        if isinstance(c.func, ast.Attribute) and c.func.attr == "eval"
+    }
+    asked = (c for c in called if _named(c) in rests or _leave(top))
+    call = next(asked, None)
+    return (call, _named(call)) if call is not None else None
 
 
 def recorded(module: Module, answer: Answer) -> bool:
@@ -156,6 +180,8 @@ def _model_calls(module: Module) -> list[ast.Call]:
 
 def _calls_model(module: Module, call: ast.Call) -> bool:
     match call.func:
+        case ast.Attribute(ast.Name("self"), name) if _hands_on(module, call, name):
+            return True
         case ast.Attribute(of, name) if "forward" in name and _RUNS.fullmatch(name):
             return looks_like_model(of) or (is_name(of, "self") and _is_network(module, call))
         case ast.Name("self"):
@@ -163,6 +189,27 @@ def _calls_model(module: Module, call: ast.Call) -> bool:
         case ast.Subscript(of, ast.Constant(str())):
             return looks_like_model(of)
     return looks_like_model(call.func)
+
+
+def _hands_on(module: Module, call: ast.Call, name: str) -> bool:
+    """`self._forward(batch)`, a method that returns what `self.model` says and does nothing else with it."""
+    cls = module.class_(call)
+    own = methods_of(cls) if cls is not None and not module.is_module_class(cls) else []
+    method = next((m for m in own if m.name == name), None)
+    if method is None or method is module.function(call):
+        return False
+    said = (module.value(r) for r in returned(module, method))
+    return any(isinstance(r, ast.Call) and _is_own_model(r.func) for r in said)
+
+
+def _is_own_model(func: ast.expr) -> bool:
+    """`self.model`, `self._model.forward`."""
+    if isinstance(func, ast.Attribute) and _RUNS.fullmatch(func.attr):
+        func = func.value
+    match func:
+        case ast.Attribute(ast.Name("self"), name):
+            return looks_like_model(ast.Name(name.lstrip("_")))
+    return False
 
 
 def _is_network(module: Module, node: ast.AST) -> bool:
@@ -185,10 +232,18 @@ def _asks_which(function: ast.FunctionDef) -> bool:
 
 def _leaves(function: ast.FunctionDef) -> bool:
     """What the model says is turned into plain numbers; by the name of the function, or as an array or a list."""
-    called = {last_name(c) for c in below(function, ast.Call)}
-    if called & {"numpy", "tolist"}:
+    calls = list(below(function, ast.Call))
+    if _leave(calls):
         return True
-    return bool(called & _LEAVES) and _NAMED.search(function.name) is not None
+    left = any(last_name(c) in _LEAVES for c in calls)
+    return left and _NAMED.search(function.name) is not None
+
+
+def _leave(calls: list[ast.Call]) -> bool:
+    """Something becomes an array or a list, or is written to a file that holds no graph."""
+    return any(
+        last_name(c) in {"numpy", "tolist"} or _WRITES.fullmatch(written(c.func)) for c in calls
+    )
 
 
 def _body(module: Module, function: ast.FunctionDef) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
+from fallline.flow.calls import last_name
 from fallline.flow.checkpoints import Saved, Used, role_of_key, state_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, methods_of
 
-__all__ = ["concerns", "held", "uncalled"]
+__all__ = ["concerns", "handed_over", "held", "uncalled"]
 
 
 def held(module: Module) -> Iterator[Used]:
@@ -29,6 +31,27 @@ def held(module: Module) -> Iterator[Used]:
                     if name == given and role in {"optimizer", "scheduler", "scaler"}:
                         if not _stepped(module, name):
                             yield Used(role, name, target, True, given in required)
+
+
+def handed_over(module: Module) -> Iterator[Used]:
+    """`optimizer = make(...)` in a function that gives it to whoever trains (`Trainer(model, optimizer)`) and steps nothing itself."""
+    if any(module.method_calls("step")):
+        return
+    seen: set[str] = set()
+    for call in module.all(ast.Call):
+        given = [*call.args, *(k.value for k in call.keywords)]
+        if not _TRAINS.search(last_name(call)):
+            continue
+        for one in given:
+            if not isinstance(one, ast.Name) or role_of_key(one.id) != "optimizer":
+                continue
+            made = [module.parent(b) for b in module.bindings(one.id, module.scope(call))]
+            if one.id not in seen and any(isinstance(m, ast.Assign) for m in made):
+                seen.add(one.id)
+                yield Used("optimizer", one.id, call, False, False)
+
+
+_TRAINS = re.compile(r"(?i)train|fit|engine|runner|learner|solver")
 
 
 def _saves_to_go_on(cls: ast.ClassDef) -> bool:

@@ -15,15 +15,17 @@ from fallline.syntax.nodes import below, is_name, methods_of, walk
 
 Def: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
-__all__ = ["evaluations_left_on", "left_on_by_a_method", "steps_without_update"]
+__all__ = ["evaluations_left_on", "left_on_by_a_method", "never_updated", "steps_without_update"]
 
 
 def evaluations_left_on(module: Module) -> Iterator[tuple[Module, ast.Call, ast.Call]]:
     """(file, `model.eval()`, the call that leads to it): called under a test in a loop that trains, and no `train()` in that loop."""
     for start in module.method_calls("train"):
         match start:
-            case ast.Call(ast.Attribute(ast.Name(model)), []):
-                pass
+            case ast.Call(
+                ast.Attribute(ast.Name() | ast.Attribute(ast.Name("self")) as trained), []
+            ):
+                model = ast.unparse(trained)
             case _:
                 continue
         for loop in (
@@ -33,12 +35,19 @@ def evaluations_left_on(module: Module) -> Iterator[tuple[Module, ast.Call, ast.
                 continue
             for call in (c for c in below(loop, ast.Call)):
                 place = _given(call, model)
-                if place is None or not _now_and_then(module, call, loop):
+                own = place is None and model.startswith("self.") and _is_own(call)
+                if (place is None and not own) or not _now_and_then(module, call, loop):
                     continue
                 for home, function in _run_by(module, call):
-                    resting = _rests(function, _parameter(function, call, place))
+                    named = _parameter(function, call, place) if place is not None else model
+                    resting = _rests(function, named)
                     if resting is not None:
                         yield home, resting, call
+
+
+def _is_own(call: ast.Call) -> bool:
+    """`self.validate()`: the method has what the loop has."""
+    return isinstance(call.func, ast.Attribute) and is_name(call.func.value, "self")
 
 
 _BEFORE = re.compile(r"^(__init__|_?(init|set_?up|build|prepare|load|configure|create|make)\w*)$")
@@ -116,7 +125,7 @@ def _trains(loop: ast.AST, model: str) -> bool:
             case ast.Call(ast.Attribute(attr="backward")):
                 return True
             case ast.Call(args=given):
-                names = {a.id for a in given if isinstance(a, ast.Name)}
+                names = {ast.unparse(a) for a in given if isinstance(a, ast.Name | ast.Attribute)}
                 if model in names and any("optim" in name for name in names):
                     return True
     return False
@@ -124,7 +133,7 @@ def _trains(loop: ast.AST, model: str) -> bool:
 
 def _sets_mode(loop: ast.AST, model: str) -> bool:
     return any(
-        n.attr == "train" and isinstance(n.value, ast.Name) and n.value.id == model
+        n.attr == "train" and ast.unparse(n.value) in {model, "self"}
         for n in below(loop, ast.Attribute)
     )
 
@@ -132,10 +141,10 @@ def _sets_mode(loop: ast.AST, model: str) -> bool:
 def _given(call: ast.Call, model: str) -> int | str | None:
     """Where a call is given the model: its place, or its keyword."""
     for place, value in enumerate(call.args):
-        if is_name(value, model):
+        if ast.unparse(value) == model:
             return place
     for keyword in call.keywords:
-        if is_name(keyword.value, model):
+        if ast.unparse(keyword.value) == model:
             return keyword.arg
     return None
 
@@ -165,9 +174,9 @@ def _rests(function: ast.AST, model: str | None) -> ast.Call | None:
     found: ast.Call | None = None
     for node in walk(function):
         match node:
-            case ast.Call(ast.Attribute(ast.Name(name), "eval"), []) if name == model:
+            case ast.Call(ast.Attribute(of, "eval"), []) if ast.unparse(of) == model:
                 found = node
-            case ast.Attribute(ast.Name(name), "train" | "training") if name == model:
+            case ast.Attribute(of, "train" | "training") if ast.unparse(of) in {model, "self"}:
                 return None
     return found
 
@@ -188,6 +197,25 @@ def steps_without_update(module: Module) -> Iterator[ast.Call]:
         if any(module.function(u) is module.function(call) for u in updates):
             if _leaves_before(module, module.statement(call), updates):
                 yield call
+
+
+def never_updated(module: Module) -> Iterator[ast.Call]:
+    """`scaler.step(optimizer)` of a scaler that scales here, in a project where its `update` is spelled nowhere: nobody who has it calls that."""
+    if module.project is None:
+        return
+    for call in module.method_calls("step"):
+        if not isinstance(call.func, ast.Attribute) or not call.args:
+            continue
+        scaler = last_name(call.func.value)
+        if "scaler" not in scaler.lower():
+            continue
+        scales = any(
+            isinstance(c.func, ast.Attribute) and last_name(c.func.value) == scaler
+            for c in module.method_calls("scale")
+        )
+        words = {f"{scaler}.update", "scaler.update"}
+        if scales and not any(module.project.spells(module, w.encode()) for w in words):
+            yield call
 
 
 def _leaves_before(module: Module, statement: ast.stmt, updates: list[ast.Call]) -> bool:

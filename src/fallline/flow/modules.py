@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from fallline.flow.calls import last_name, returned, same
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, is_name
 
 __all__ = [
     "annotates_module",
@@ -232,6 +232,8 @@ def _known_states(home: Module) -> dict[int, bool]:
 
 
 def _search_state(home: Module, cls: ast.ClassDef, depth: int) -> bool:
+    if any(a.attr == "training" and is_name(a.value, "self") for a in below(cls, ast.Attribute)):
+        return True  # it behaves differently in eval mode
     for call in (n for n in below(cls, ast.Call)):
         if _is_parameter(home, call) or last_name(call) in _REGISTERS:
             return True

@@ -24,32 +24,72 @@ _TELL = frozenset(
 _HELD_OUT = re.compile(r"(?i)(^|_)(val|valid|validation|test|eval|dev|infer|predict)")
 
 
-def never_told(module: Module) -> Iterator[ast.Call]:
-    """Shuffling DistributedSamplers of a file that goes through several epochs, in a project where `set_epoch` is spelled nowhere.
+def never_told(module: Module) -> Iterator[tuple[ast.Call, bool]]:
+    """DistributedSamplers of a file that goes through several epochs and that nobody can tell the epoch; and whether they are seen to shuffle.
 
-    However the sampler reaches the loop, nobody there can tell it the epoch.
+    Nobody in the project spells `set_epoch`, however the sampler reaches the loop; or nobody in this file does, and neither the sampler nor its loader leaves it.
     """
-    made = [c for c in _samplers(module) if _shuffles(module, c)]
+    made = {c: sure for c in _samplers(module) if (sure := _shuffles(module, c)) is not None}
     if not made or module.project is None or not _has_epochs(module):
         return
     used = {name.partition(".")[0] for name in module.imports.values()}
-    if used.isdisjoint(_TELL) and not module.project.spells(module, b"set_epoch"):
-        yield from made
+    if not used.isdisjoint(_TELL) or "set_epoch" in module.source.text:
+        return
+    for call, sure in made.items():
+        if _stays(module, call) or not module.project.spells(module, b"set_epoch"):
+            yield call, sure
 
 
 def _samplers(module: Module) -> list[ast.Call]:
     return module.calls_by_last_name.get("DistributedSampler", [])
 
 
-def _shuffles(module: Module, call: ast.Call) -> bool:
-    """`DistributedSampler(train_data)`: torch's own, of data that is not held out, without `shuffle=False`."""
-    if not (module.resolve(call.func) or "").startswith("torch.utils.data."):
+_GOES_OVER = frozenset({"enumerate", "tqdm", "zip", "len", "iter", "next", "trange", "islice"})
+
+
+def _stays(module: Module, made: ast.Call) -> bool:
+    """The sampler goes into a DataLoader of this scope, and that is only gone over here, or in functions of this file."""
+    name = _name_of(module, made)
+    if name is None:
         return False
+    loaders: set[str] = set()
+    for read in _read(module, name):
+        if module.scope(read) is not module.scope(made) or not _hands_on(module, read):
+            continue
+        up = module.parent(read)
+        loader = module.parent(up) if isinstance(up, ast.keyword) else up
+        of = _name_of(module, loader) if isinstance(loader, ast.Call) else None
+        if of is None or last_name(loader) != "DataLoader":
+            return False
+        loaders.add(of)
+    reads = [n for of in loaders for n in _read(module, of)]
+    return bool(reads) and all(_is_gone_over(module, n) for n in reads)
+
+
+def _is_gone_over(module: Module, loader: ast.Name) -> bool:
+    match module.parent(loader):
+        case ast.For(iter=over):
+            return over is loader
+        case ast.Call(func) as call if last_name(call) in _GOES_OVER:
+            return func is not loader
+        case ast.Call(ast.Name(function)):
+            return function in module.functions
+        case ast.Attribute(attr="dataset" | "batch_size" | "num_workers"):
+            return True
+    return False
+
+
+def _shuffles(module: Module, call: ast.Call) -> bool | None:
+    """`DistributedSampler(train_data)`: torch's own, of data that is not held out. None: it does not shuffle, False: an option says whether it does."""
+    if not (module.resolve(call.func) or "").startswith("torch.utils.data."):
+        return None
     said = next((k.value for k in call.keywords if k.arg == "shuffle"), ast.Constant(True))
     up = module.parent(call)
     names = [*call.args[:1], *(up.targets if isinstance(up, ast.Assign) else ())]
     held_out = any(_HELD_OUT.search(last_name(n)) for n in names)
-    return isinstance(said, ast.Constant) and said.value is True and not held_out
+    if held_out or (isinstance(said, ast.Constant) and said.value is not True):
+        return None
+    return isinstance(said, ast.Constant)
 
 
 def _has_epochs(module: Module) -> bool:

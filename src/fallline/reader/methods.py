@@ -31,6 +31,7 @@ from fallline.api.values import (
 from fallline.events import Deed, Opaque, SamplerEpoch
 from fallline.reader.machine import Machine
 from fallline.reader.opaque import computed, derived
+from fallline.reader.unseen import unseen_loss
 
 __all__ = ["call_method", "call_unknown"]
 
@@ -68,7 +69,7 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
         return tensors.tensor(machine, value, name, call)
     if name == "backward" and not call.values:
         # whatever it is on paper, only a loss is called so
-        backward(machine, Tensor(None, divided=None), call)
+        backward(machine, unseen_loss(machine, call), call)
         return NONE
     if isinstance(value, Param):
         return tensors.parameter(machine, value, name, call)
@@ -119,7 +120,7 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         and kind_by_name(value.hint) not in {"accelerator", "fabric"}
         and not call.values
     ):
-        backward(machine, Tensor(None, divided=None), call)
+        backward(machine, unseen_loss(machine, call), call)
         return NONE
     kind = kind_by_name(value.hint)
     if kind is None and name == "zero_grad":

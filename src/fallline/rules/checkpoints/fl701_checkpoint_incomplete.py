@@ -21,7 +21,7 @@ from fallline.flow.checkpoints import (
     uses,
 )
 from fallline.flow.handed import handed_saves, keepers
-from fallline.flow.held import concerns, held, uncalled
+from fallline.flow.held import concerns, handed_over, held, uncalled
 from fallline.rule import Rule
 from fallline.syntax import Module
 from fallline.syntax.nodes import written
@@ -265,7 +265,9 @@ for epoch in range(10):
         if b"save" not in raw or any(token in raw for token in _COMPLETE):
             return
         alone = saved_alone(module)
-        used = [u for u in (*uses(module), *held(module)) if u.name not in alone]
+        used = [
+            u for u in (*uses(module), *held(module), *handed_over(module)) if u.name not in alone
+        ]
         if only_stateless(module):
             used = [u for u in used if u.role != "optimizer"]
         if not used:

@@ -79,12 +79,13 @@ for epoch in range(epochs):
                 presuming=f"`self.{inner}` shuffles by the epoch",
             )
         yield from self._lost_on_the_way(module)
-        for made in never_told(module):
+        for made, sure in never_told(module):
             yield self.finding(
                 module.location(made),
-                "This DistributedSampler shuffles, and set_epoch is called nowhere in this project, so every epoch has the same order. Call "
+                "This DistributedSampler shuffles, and set_epoch is called nowhere that has it, so every epoch has the same order. Call "
                 "sampler.set_epoch(epoch) before each pass over the data.",
                 severity=Severity.WARNING,
+                presuming=None if sure else "the option for `shuffle` is on",
             )
 
     def _lost_on_the_way(self, module: Module) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.events import (
+    UNSEEN_LOSS,
     Backward,
     Clip,
     Forward,
@@ -279,6 +280,8 @@ def _severity(trace: Trace, window: Window) -> Severity:
     known = trace.object(Optimizer, window.optimizer)
     if known is not None and known.shared:
         return Severity.INFO  # the learning rate is divided instead
+    if any(UNSEEN_LOSS in (b.presumed or "") for b in window.micro):
+        return Severity.INFO
     kind = trace.type_of(window.optimizer)
     if scale_free(kind):
         return Severity.WARNING if window.update.of(Clip) else Severity.INFO

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.answers import answers, recorded
+from fallline.flow.answers import answers, recorded, scripted
 from fallline.flow.recording import OFF, never_entered, under_no_grad
 from fallline.location import Location
 from fallline.rule import Rule
@@ -316,6 +316,13 @@ for _ in range(2):
                     severity=Severity.INFO,
                     related={"cause": module.location(answer.function)},
                 )
+
+        if (script := scripted(module)) is not None and not under_no_grad(module, script[0]):
+            yield self.finding(
+                module.location(script[0]),
+                f"`{script[1]}` is called for its answer alone while autograd records, so every activation is kept until the answer is dropped. Put this loop under torch.no_grad().",
+                severity=Severity.INFO,
+            )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """A caller that holds no_grad where another one cannot be seen to."""

@@ -16,7 +16,7 @@ from fallline.events import (
     scaler_on,
 )
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.interrupted import steps_without_update
+from fallline.flow.interrupted import never_updated, steps_without_update
 from fallline.rule import Rule
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
@@ -65,6 +65,13 @@ scaler.update()
                 "When the loop is left here, scaler.update() is not called after this scaler.step(), so the next unscale_ or step of this optimizer raises RuntimeError. "
                 "Call scaler.update() after the step.",
                 related={"step": module.location(step)},
+            )
+        for step in never_updated(module):
+            yield self.finding(
+                module.location(step),
+                "scaler.step() is called here, and nothing in this project calls scaler.update(), so the next unscale_ or step of this optimizer raises RuntimeError. "
+                "Call scaler.update() after the step.",
+                severity=Severity.WARNING,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
