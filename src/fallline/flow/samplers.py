@@ -58,8 +58,10 @@ def _stays(module: Module, made: ast.Call) -> bool:
             continue
         up = module.parent(read)
         loader = module.parent(up) if isinstance(up, ast.keyword) else up
-        of = _name_of(module, loader) if isinstance(loader, ast.Call) else None
-        if of is None or last_name(loader) != "DataLoader":
+        if not isinstance(loader, ast.Call) or last_name(loader) != "DataLoader":
+            return False
+        of = _name_of(module, loader)
+        if of is None:
             return False
         loaders.add(of)
     reads = [n for of in loaders for n in _read(module, of)]

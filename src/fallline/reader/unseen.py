@@ -56,12 +56,9 @@ def _maker(module: Module, loss: ast.expr) -> ast.Call | None:
 
 def _changed(module: Module, loss: ast.expr) -> bool:
     """`result.loss /= k`."""
-    text = ast.unparse(loss)
-    scope = module.scope(loss)
-    return any(
-        ast.unparse(target) == text
-        for node in module.all(ast.Assign, ast.AugAssign)
-        if module.scope(node) is scope
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        if not isinstance(loss, ast.Name)
+    text, scope = ast.unparse(loss), module.scope(loss)
+    targets = [t for a in module.all(ast.Assign) for t in a.targets]
+    targets += [a.target for a in module.all(ast.AugAssign)]
+    return not isinstance(loss, ast.Name) and any(
+        module.scope(target) is scope and ast.unparse(target) == text for target in targets
     )
