@@ -11,7 +11,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.makers import called_function
 from fallline.flow.ranks import called_functions
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name, methods_of, walk
+from fallline.syntax.nodes import below, is_name, methods_of, walk, written
 
 Def: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -25,7 +25,7 @@ def evaluations_left_on(module: Module) -> Iterator[tuple[Module, ast.Call, ast.
             case ast.Call(
                 ast.Attribute(ast.Name() | ast.Attribute(ast.Name("self")) as trained), []
             ):
-                model = ast.unparse(trained)
+                model = written(trained)
             case _:
                 continue
         for loop in (
@@ -125,7 +125,7 @@ def _trains(loop: ast.AST, model: str) -> bool:
             case ast.Call(ast.Attribute(attr="backward")):
                 return True
             case ast.Call(args=given):
-                names = {ast.unparse(a) for a in given if isinstance(a, ast.Name | ast.Attribute)}
+                names = {written(a) for a in given if isinstance(a, ast.Name | ast.Attribute)}
                 if model in names and any("optim" in name for name in names):
                     return True
     return False
@@ -133,7 +133,7 @@ def _trains(loop: ast.AST, model: str) -> bool:
 
 def _sets_mode(loop: ast.AST, model: str) -> bool:
     return any(
-        n.attr == "train" and ast.unparse(n.value) in {model, "self"}
+        n.attr == "train" and written(n.value) in {model, "self"}
         for n in below(loop, ast.Attribute)
     )
 
@@ -141,10 +141,10 @@ def _sets_mode(loop: ast.AST, model: str) -> bool:
 def _given(call: ast.Call, model: str) -> int | str | None:
     """Where a call is given the model: its place, or its keyword."""
     for place, value in enumerate(call.args):
-        if ast.unparse(value) == model:
+        if isinstance(value, ast.Name | ast.Attribute) and written(value) == model:
             return place
     for keyword in call.keywords:
-        if ast.unparse(keyword.value) == model:
+        if isinstance(keyword.value, ast.Name | ast.Attribute) and written(keyword.value) == model:
             return keyword.arg
     return None
 
@@ -174,9 +174,9 @@ def _rests(function: ast.AST, model: str | None) -> ast.Call | None:
     found: ast.Call | None = None
     for node in walk(function):
         match node:
-            case ast.Call(ast.Attribute(of, "eval"), []) if ast.unparse(of) == model:
+            case ast.Call(ast.Attribute(of, "eval"), []) if written(of) == model:
                 found = node
-            case ast.Attribute(of, "train" | "training") if ast.unparse(of) in {model, "self"}:
+            case ast.Attribute(of, "train" | "training") if written(of) in {model, "self"}:
                 return None
     return found
 

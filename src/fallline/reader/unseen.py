@@ -10,6 +10,7 @@ from fallline.api.values import Tensor
 from fallline.events import UNSEEN_LOSS
 from fallline.reader.machine import Machine
 from fallline.syntax import Module
+from fallline.syntax.nodes import written
 
 __all__ = ["unseen_loss"]
 
@@ -21,9 +22,9 @@ def unseen_loss(machine: Machine, call: Call) -> Tensor:
     """`result.loss` of `result = task.train_step(batch)`, made in the loop that calls its backward: the mean of its batch, presumably."""
     loss = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
     maker = _maker(machine.frame.module, loss) if loss is not None else None
-    if maker is None or _COUNTS.search(ast.unparse(maker)):
+    if maker is None or _COUNTS.search(written(maker)):
         return Tensor(None, divided=None)
-    presumed = f"`{ast.unparse(maker.func)}` {UNSEEN_LOSS}"
+    presumed = f"`{written(maker.func)}` {UNSEEN_LOSS}"
     return Tensor(None, reduction="mean", divided=False, presumed=presumed)
 
 
@@ -56,9 +57,9 @@ def _maker(module: Module, loss: ast.expr) -> ast.Call | None:
 
 def _changed(module: Module, loss: ast.expr) -> bool:
     """`result.loss /= k`."""
-    text, scope = ast.unparse(loss), module.scope(loss)
+    text, scope = written(loss), module.scope(loss)
     targets = [t for a in module.all(ast.Assign) for t in a.targets]
     targets += [a.target for a in module.all(ast.AugAssign)]
     return not isinstance(loss, ast.Name) and any(
-        module.scope(target) is scope and ast.unparse(target) == text for target in targets
+        module.scope(target) is scope and written(target) == text for target in targets
     )
