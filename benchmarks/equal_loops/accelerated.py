@@ -47,6 +47,24 @@ def train(fault: str = "") -> None:
         print(evaluate(model, held_out, name))
 
 
+def counted(fault: str = "") -> None:
+    """Reads all micro-batches of an update, divides by the count of all of them, and undoes what `accelerator.backward` divides by."""
+    torch.manual_seed(0)
+    accelerator = Accelerator(gradient_accumulation_steps=K, cpu=True)
+    model, optimizer, loader, _ = _prepared(accelerator, 44)
+    for _ in range(2):
+        batches, left = iter(loader), len(loader)
+        while left:
+            window = [next(batches) for _ in range(min(K, left))]
+            left -= len(window)
+            total = sum(len(y) for _, y in window)
+            for x, y in window:
+                loss = F.cross_entropy(model(x), y, reduction="sum") / total
+                accelerator.backward(loss if fault == "divided again" else loss * K)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def _prepared(accelerator: Accelerator, count: int) -> tuple:  # type: ignore[type-arg]
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -54,7 +72,7 @@ def _prepared(accelerator: Accelerator, count: int) -> tuple:  # type: ignore[ty
     return accelerator.prepare(model, optimizer, loader, DataLoader(pictures(24), batch_size=8))  # type: ignore[no-any-return]
 
 
-LOOPS = {"train": train}
+LOOPS = {"train": train, "counted": counted}
 
 if __name__ == "__main__":
     train(" ".join(sys.argv[1:]))

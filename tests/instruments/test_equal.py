@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from equal_loops import plain  # the benchmarks are scripts, not a package
 
 from fallline.instruments.equal import Comparison, Equal, equal
+from fallline.instruments.equal.root import divisors_of
 from fallline.instruments.script import Script
 
 LONG = pytest.mark.long  # each is a handful of processes; benchmarks/equal.py makes all of them
@@ -236,6 +237,36 @@ def test_a_package_that_asks_for_the_device_is_not_imported_ahead(
         (project / name).write_text("")
     status, _, err = fallline("equal", "--only", "accumulation", "train.py")
     assert status == 1, err
+
+
+def test_a_gradient_of_nothing_but_rounding_is_not_compared() -> None:
+    """Cross-entropy over one class is 0 whatever the model says, and so is its gradient."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    def train() -> None:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = TensorDataset(torch.randn(16, 8), torch.zeros(16, dtype=torch.long))
+        for x, y in DataLoader(data, batch_size=8):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    answer = equal(train, ranks=1, only=("precision", "order"))
+    assert answer.verdict == "unknown"
+    assert {"precision", "order"} <= {one.what for one in answer.unvaried}
+
+
+def test_what_the_loop_undoes_is_no_divisor() -> None:
+    """Accelerate and DeepSpeed divide by the number of micro-batches; a loop that divides by the tokens of all of them multiplies first."""
+    import torch
+
+    loss = torch.ones(3, requires_grad=True).sum()
+    assert divisors_of(loss / 4 * 0.5) == [2.0, 4.0]
+    assert divisors_of(loss / 7 * 4 / 4) == [7.0]
+    assert divisors_of(loss / 4 / 4) == [4.0, 4.0]
 
 
 def test_a_longer_batch_is_of_the_same_kind() -> None:

@@ -249,7 +249,7 @@ class _Cause:
             return (
                 "FL107",
                 self.backward,
-                f"{text}{self.k} micro-batches are left over, and the loss is divided by {by:g}",
+                f"{text}{self.k} micro-batch{'es are' if self.k > 1 else ' is'} left over, and the loss is divided by {by:g}",
             )
         return (
             "FL107",

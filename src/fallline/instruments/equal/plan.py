@@ -13,6 +13,8 @@ from fallline.instruments.equal.way import Way
 
 __all__ = ["Plan"]
 
+_NOTHING = 0.5  # of a gradient's length: what is equal within so much has not been compared
+
 
 @dataclass
 class Plan:
@@ -47,8 +49,12 @@ class Plan:
         return self.way.but(f"without {feature}", without=off, budget=self.budget, **changes)
 
     def add(self, comparison: Comparison | None) -> None:
-        if comparison is not None:
-            self.answer.comparisons.append(comparison)
+        if comparison is None:
+            return
+        if comparison.equal and comparison.tolerance >= _NOTHING:
+            self.cannot(comparison.what, "rounding alone changes this gradient by as much as its own length (it is zero, or nearly)")  # fmt: skip
+            return
+        self.answer.comparisons.append(comparison)
 
     def cannot(self, what: str, why: str) -> None:
         """This was not compared, and why."""

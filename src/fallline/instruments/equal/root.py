@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -18,7 +19,10 @@ _THROUGH = frozenset(
 
 
 def divisors_of(loss: Any) -> list[float]:
-    """`loss / 4 * 0.5` → [2.0, 4.0]: from the root inwards, up to the first operation that is not with a plain number."""
+    """`loss / 4 * 0.5` → [2.0, 4.0]: from the root inwards, up to the first operation that is not with a plain number.
+
+    What is undone is left out: a loop that has counted all its tokens multiplies by what the framework divides by.
+    """
     node = loss.grad_fn if isinstance(loss, Tensor) else None
     found: list[float] = []
     for _ in range(_DEPTH):
@@ -30,11 +34,19 @@ def divisors_of(loss: Any) -> list[float]:
             value = _operand(node)
             if value is None or not value:
                 break
-            found.append(value if name.startswith("Div") else 1 / value)
+            _divide(found, value if name.startswith("Div") else 1 / value)
         elif name not in _THROUGH:
             break
         node = following[0] if following else None
     return found
+
+
+def _divide(found: list[float], by: float) -> None:
+    for place, other in enumerate(found):
+        if other != 1 and math.isclose(other * by, 1, rel_tol=1e-6):
+            del found[place]
+            return
+    found.append(by)
 
 
 def _operand(node: Any) -> float | None:
