@@ -135,6 +135,59 @@ def test_a_loss_that_nobody_uses_is_noted_only(tmp_path: Path) -> None:
     assert severities(tmp_path, by_name) == {7: "info", 12: "warning"}
 
 
-def test_a_loss_that_anybody_could_use_is_a_warning(tmp_path: Path) -> None:
+def test_a_loss_that_is_imported_with_everything_and_named_nowhere_is_noted_only(
+    tmp_path: Path,
+) -> None:
     everything = "from losses import *\n\nloss_fn = MarginLoss()\n"
-    assert severities(tmp_path, everything) == {7: "warning", 12: "warning"}
+    assert severities(tmp_path, everything) == {7: "info", 12: "warning"}
+
+
+def test_a_loss_that_is_looked_up_by_name_is_a_warning(tmp_path: Path) -> None:
+    by_name = "import sys\n\nimport losses\n\nloss_fn = getattr(losses, sys.argv[1])()\n"
+    assert severities(tmp_path, by_name) == {7: "warning", 12: "warning"}
+
+
+def test_a_package_that_others_install_is_used_by_them(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[build-system]\nbuild-backend = "hatchling.build"\n')
+    assert severities(tmp_path, "from losses import MarginLoss\n") == {7: "warning", 12: "warning"}
+
+
+def test_a_class_that_only_dead_code_uses_is_noted_only(tmp_path: Path) -> None:
+    """Passed on by an `__init__.py`, listed in `__all__`, used by a class that nobody makes."""
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("from parts.wrap import Wrapped, Fine\n")
+    (tmp_path / "parts" / "wrap.py").write_text(
+        "from losses import DistanceLoss, MarginLoss\n\n__all__ = ['Wrapped', 'Fine']\n\n\n"
+        "class Wrapped:\n    def __init__(self):\n        self.loss = DistanceLoss()\n\n\n"
+        "class Fine:\n    def __init__(self):\n        self.loss = MarginLoss()\n"
+    )
+    main = "import losses\nfrom parts import Fine\n\nfine = Fine()\n"
+    assert severities(tmp_path, main) == {7: "info", 12: "warning"}
+
+
+def test_a_file_that_nothing_imports_is_noted_only(tmp_path: Path) -> None:
+    """Others of its folder are imported; a script beside it is run."""
+    (tmp_path / "old_losses.py").write_text(LOSSES)
+    (tmp_path / "losses.py").write_text(LOSSES)
+    (tmp_path / "main.py").write_text("from losses import DistanceLoss, MarginLoss\n\nfns = DistanceLoss(), MarginLoss()\n")  # fmt: skip
+    paths = [str(tmp_path / name) for name in ("old_losses.py", "losses.py", "main.py")]
+    found = [f for r in read_paths(paths, roots=[str(tmp_path)]) for f in r.findings]
+    assert {(Path(f.at.path).stem, f.severity.value) for f in found} == {("old_losses", "info"), ("losses", "warning")}  # fmt: skip
+
+
+AMP = (Path(__file__).parent / "silent" / "mixed_precision_that_nobody_turns_on.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("config", "severity"),
+    [("use_amp: false\n", "info"), ("use_amp: true\n", "warning"), ("", "warning")],
+)
+def test_mixed_precision_that_every_configuration_turns_off(
+    tmp_path: Path, config: str, severity: str
+) -> None:
+    """A default alone does not say that nobody turns it on; a configuration does."""
+    script = AMP.replace("model, use_amp=False", "model, use_amp").replace("nn.Linear(4, 1))", "nn.Linear(4, 1), config.use_amp)")  # fmt: skip
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "config.yaml").write_text(config)
+    found = [f for r in read_paths([str(tmp_path / "train.py")], roots=[str(tmp_path)]) for f in r.findings]  # fmt: skip
+    assert [(f.code, f.severity.value) for f in found if f.code == "FL201"] == [("FL201", severity)]

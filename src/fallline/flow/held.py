@@ -13,6 +13,11 @@ from fallline.syntax.nodes import below, is_name, methods_of
 
 __all__ = ["concerns", "handed_over", "held", "uncalled"]
 
+# What an optimizer is made of or by, and not an optimizer: `optimizer_class`, `scheduler_kwargs`.
+_RECIPE = re.compile(
+    r"(?i)(class|cls|type|name|fn|func|factory|builder|kwargs|args|params|config|conf|cfg|options|settings|dict|lr|freq|interval|steps?)$"
+)
+
 
 def held(module: Module) -> Iterator[Used]:
     """`self.scheduler = scheduler` in a class that saves states to go on from, and does not step it in this file.
@@ -29,7 +34,7 @@ def held(module: Module) -> Iterator[Used]:
                 case ast.Assign([ast.Attribute(ast.Name("self"), name) as target], ast.Name(given)):
                     role = role_of_key(name)
                     if name == given and role in {"optimizer", "scheduler", "scaler"}:
-                        if not _stepped(module, name):
+                        if not (_RECIPE.search(name) or _stepped(module, name)):
                             yield Used(role, name, target, True, given in required)
 
 
@@ -98,7 +103,7 @@ def concerns(module: Module, saved: Saved, used: Used) -> bool:
     if saved.module is not module:
         return True
     saving, stepping = module.function(saved.call), module.function(used.node)
-    if _made_anew(module, saved, used, saving):
+    if _made_anew(module, saved, used, saving) or _done_with(module, saved, used, saving):
         return False
     if saving is stepping or module.bindings(used.name, None) or module.bindings(used.name, saving):
         return True
@@ -122,6 +127,16 @@ def _made_anew(module: Module, saved: Saved, used: Used, saving: ast.AST | None)
         all(up.lineno < b.lineno <= (up.end_lineno or 0) for b in bound if hasattr(b, "lineno"))
         for up in loops
     )
+
+
+def _done_with(module: Module, saved: Saved, used: Used, saving: ast.AST | None) -> bool:
+    """An optimizer of an earlier stage: the loop that saves begins when it has taken its last step, and does not speak of it."""
+    if used.is_attribute or saving is None or not module.bindings(used.name, saving):
+        return False
+    loops = [up for up in module.parents(saved.call) if isinstance(up, ast.For | ast.While)]
+    begins = min((loop.lineno for loop in loops), default=0)
+    named = [n for n in module.all(ast.Name) if n.id == used.name and module.scope(n) is saving]
+    return bool(loops) and all(n.lineno < begins for n in named)
 
 
 def _mentions(

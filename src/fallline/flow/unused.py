@@ -1,53 +1,17 @@
-"""What a program leaves alone: classes and functions that nobody uses, and optional arguments that nobody gives."""
+"""What the calls of a project give a function or a class, and the optional arguments that nobody gives."""
 
 from __future__ import annotations
 
 import ast
-from pathlib import PurePath
+from collections.abc import Iterator
 
 from fallline.flow.calls import last_name
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import methods_of
 
-__all__ = ["given_by", "never_given", "nobody_uses", "optional"]
+__all__ = ["given_by", "given_to", "never_given", "optional"]
 
-
-def nobody_uses(module: Module, node: ast.AST) -> bool:
-    """The class or function around a node is one that nobody names: others import this file, and for something else."""
-    outermost = next(
-        (
-            up
-            for up in module.parents(node)
-            if module.parent(up) is module.tree
-            and isinstance(up, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        ),
-        None,
-    )
-    if outermost is None or outermost.decorator_list or module.project is None:
-        return False
-    if _named(module, outermost.name, within=outermost):
-        return False
-    stem = PurePath(module.path).stem
-    importers = [m for m in module.project.beside(module, stem.encode()) if _takes_from(m, stem)]
-    return bool(importers) and not any(_named(m, outermost.name) for m in importers)
-
-
-def _takes_from(module: Module, stem: str) -> bool:
-    """`from losses import A`, by name: neither everything in it nor what a setting says."""
-    return any((i.module or "").rpartition(".")[2] == stem for i in module.all(ast.ImportFrom))
-
-
-def _named(module: Module, name: str, within: ast.AST | None = None) -> bool:
-    """Whether a file uses a name, or could: `getattr`, `globals()` and `import *` may mean any."""
-    inside = {id(n) for n in below(within, ast.Name)} if within is not None else set()
-    for node in (*module.all(ast.Name), *module.all(ast.Attribute), *module.all(ast.alias)):
-        match node:
-            case ast.Name(used) if used in {name, "getattr", "globals", "eval"}:
-                if id(node) not in inside:
-                    return True
-            case ast.Attribute(attr=used) | ast.alias(used) if used in {name, "*"}:
-                return True
-    return any(text.value == name for text in module.all(ast.Constant))
+_MOST = 24  # files that are looked into
 
 
 def never_given(module: Module, node: ast.AST) -> bool:
@@ -64,6 +28,29 @@ def never_given(module: Module, node: ast.AST) -> bool:
     return bool(calls) and not any(
         Module.has_star(c) or name in given_by(c, function) for c in calls
     )
+
+
+def given_to(
+    module: Module, cls: ast.ClassDef, name: str
+) -> Iterator[tuple[Module, ast.expr | None]]:
+    """What each call of a class in the project gives an argument of its constructor, by name, by position or by default; None where it cannot be seen."""
+    made = next((m for m in methods_of(cls) if m.name == "__init__"), None)
+    names = [a.arg for a in made.args.args] if made is not None else []
+    if made is None or name not in names:
+        return
+    place = names.index(name)
+    defaults = dict(zip(reversed(names), reversed(made.args.defaults), strict=False))
+    project = module.project
+    paths = [path for path, _ in project.naming(module, cls.name)] if project is not None else []
+    others = [project.module_at(path) for path in paths[:_MOST]] if project is not None else []
+    for home in (module, *(other for other in others if other is not None)):
+        for call in home.all(ast.Call):
+            if last_name(call) == cls.name:
+                said = Module.argument(call, place - 1, name)
+                unseen = Module.has_star(call) or (said is None and name not in defaults)
+                yield (home, None) if unseen else (home, said or defaults[name])
+        if any(last_name(base) == cls.name for c in home.all(ast.ClassDef) for base in c.bases):
+            yield home, None  # what a class made of it gives is not looked into
 
 
 def given_by(call: ast.Call, function: ast.FunctionDef) -> set[str]:

@@ -197,9 +197,29 @@ def _set_item(machine: Machine, target: ast.Subscript, value: Value, node: ast.A
             for part in of_kind([machine.settled(value)], "model"):
                 _new_part(machine, of, part, node)
         case Sequence(), Tensor():
-            gradients.keep(machine, of, value, "assign", node)
+            kept = gradients.keep(machine, of, value, "assign", node)
+            _put(of, machine.evaluate(target.slice), kept)
         case Tensor(), Tensor():
             gradients.into(machine, of, value, "append", node)
+
+
+def _put(of: Sequence, place: Value, value: Tensor) -> None:
+    """`losses[i] = loss`: where the place is not known, each of them may be the one that is read later."""
+    match place:
+        case Const(int(index), False) if -len(of.items) <= index < len(of.items):
+            of.items[index] = value
+        case _:
+            of.items = [
+                replace(
+                    value,
+                    sets=value.sets | item.sets,
+                    forwards=value.forwards | item.forwards,
+                    kept=value.kept | item.kept,
+                )
+                if isinstance(item, Tensor)
+                else value
+                for item in of.items
+            ]
 
 
 def _set_key(machine: Machine, of: Mapping, key: Value, value: Value, node: ast.AST) -> None:

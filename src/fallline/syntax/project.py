@@ -257,10 +257,10 @@ class Project:
         if root is None:
             return []
         self._note(module, {("--" + word, root)})
-        found = self._writing(root, word.encode())
+        found = self._writing(root, os.fsencode(word))
         if code:
             self._note(module, {("**" + word, root)})
-            found += self._spelling(root, word.encode()) or ()
+            found += self._spelling(root, os.fsencode(word)) or ()
         return [self.data(path).decode(errors="replace") for path in found]
 
     def _writing(self, root: str, word: bytes) -> tuple[str, ...]:
@@ -291,7 +291,7 @@ class Project:
         root = self._root(module)
         if root is None:
             return False
-        stem = os.path.splitext(os.path.basename(module.path))[0].encode()
+        stem = os.fsencode(os.path.splitext(os.path.basename(module.path))[0])
         self._note(module, {("**" + os.fsdecode(stem), root)})
         holding = self._spelling(root, stem)
         if holding is None:
@@ -299,6 +299,16 @@ class Project:
         here = os.path.abspath(module.path)
         line = re.compile(rb"(?m)^[ \t]*(?:from|import)\b.*\b" + re.escape(stem) + rb"\b")
         return any(line.search(self.data(path)) for path in holding if path != here)
+
+    def naming(self, module: Module, word: str) -> list[tuple[str, str]]:
+        """The other files of the project that hold a word, and their texts."""
+        root = self._root(module)
+        if root is None:
+            return []
+        self._note(module, {("**" + word, root)})
+        here = os.path.abspath(module.path)
+        paths = [p for p in self._spelling(root, os.fsencode(word)) or () if p != here]
+        return [(path, self.data(path).decode(errors="replace")) for path in paths]
 
     def _spelling(self, root: str, word: bytes) -> tuple[str, ...] | None:
         """The files below a folder that hold a word; None where there are too many files to tell."""

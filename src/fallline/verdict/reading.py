@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fallline.finding import Finding, Severity
+from fallline.flow.turned_off import behind_a_switch_that_is_off
+from fallline.flow.unreached import unreached
 from fallline.location import Location
 from fallline.matters import nothing_to_find
 from fallline.reader.execute import traces_of
@@ -181,10 +183,25 @@ def _of_use(findings: Iterable[Finding], module: Module) -> list[Finding]:
         if f.severity is not Severity.INFO
         and f.at.path == module.path
         and f.code != "FL000"
-        and (_only_timed(f, module) or never_runs(module, f.at.line) or needs_old_torch(module))
+        and (
+            _only_timed(f, module)
+            or _idle(module, f.at.line)
+            or needs_old_torch(module)
+            or _precision_is_off(f, module)
+        )
         else f
         for f in findings
     ]
+
+
+def _idle(module: Module, line: int) -> bool:
+    """Nobody gets there."""
+    return never_runs(module, line) or unreached(module, line)
+
+
+def _precision_is_off(finding: Finding, module: Module) -> bool:
+    """A mistake of mixed precision where nobody turns it on."""
+    return finding.code.startswith("FL2") and behind_a_switch_that_is_off(module, finding.at.line)
 
 
 def _only_timed(finding: Finding, module: Module) -> bool:

@@ -10,6 +10,7 @@ from fallline.finding import Finding, Fix, Severity
 from fallline.flow.calls import last_name, of_self
 from fallline.flow.draws import drawn_in_every_mode
 from fallline.flow.options import stays
+from fallline.flow.unused import given_to
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -269,13 +270,19 @@ def _while_off(module: Module, rate: ast.expr | None) -> Severity | None:
     match rate:
         case ast.Attribute(ast.Name("self"), attr) if (cls := module.class_(rate)) is not None:
             given = module.attribute_values(cls, attr)
-            off = given and all(
-                module.number(v) == 0
-                or (isinstance(v, ast.Name) and stays((module,), v.id, 0, code=True))
-                for v in given
-            )
+            off = given and all(_is_off(module, cls, v) for v in given)
             return Severity.INFO if off else None
     return None
+
+
+def _is_off(module: Module, cls: ast.ClassDef, rate: ast.expr) -> bool:
+    """0, or an argument of the constructor that every call and every configuration leaves at 0."""
+    if not isinstance(rate, ast.Name):
+        return module.number(rate) == 0
+    if stays((module,), rate.id, 0, code=True):
+        return True
+    given = list(given_to(module, cls, rate.id))
+    return bool(given) and all(v is not None and home.number(v) == 0 for home, v in given)
 
 
 def _attention_rate(module: Module, call: ast.Call) -> ast.expr | None:

@@ -14,7 +14,6 @@ from fallline.flow.losses import in_loss, unguarded
 from fallline.flow.makers import Made, made_by
 from fallline.flow.places import in_training
 from fallline.flow.softmax import log_of
-from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -271,9 +270,7 @@ PairLoss()(torch.rand(4, requires_grad=True), torch.rand(4)).backward()
             yield self.finding(
                 module.location(call),
                 _message(of, found),
-                severity=None
-                if sure and in_loss(module, call) and not nobody_uses(module, call)
-                else Severity.INFO,
+                severity=None if sure and in_loss(module, call) else Severity.INFO,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

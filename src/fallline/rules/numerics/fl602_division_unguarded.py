@@ -14,7 +14,6 @@ from fallline.flow.losses import guarded, in_loss, unguarded
 from fallline.flow.places import in_training
 from fallline.flow.ranges import range_of
 from fallline.flow.selections import means_of_selected
-from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -264,7 +263,7 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for division, below, found in _reported(module):
             a_loss = in_loss(module, division)
-            sure = a_loss and _likely(below, found) and not nobody_uses(module, division)
+            sure = a_loss and _likely(below, found)
             yield self.finding(
                 module.location(division),
                 _message(below, found, "The loss" if a_loss else "What is computed here"),

@@ -21,7 +21,6 @@ from fallline.flow.losses import in_loss, unguarded
 from fallline.flow.modules import learns
 from fallline.flow.places import in_training
 from fallline.flow.ranges import range_of
-from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -293,9 +292,7 @@ Diffusion()(torch.randn(2, 4), torch.tensor([0, 9])).sum().backward()
             yield self.finding(
                 module.location(root),
                 _message(found),
-                severity=Severity.INFO
-                if unsure or not _seen_to_learn(module, root) or nobody_uses(module, root)
-                else None,
+                severity=Severity.INFO if unsure or not _seen_to_learn(module, root) else None,
             )
         yield from self._second_derivatives(module)
 

@@ -18,7 +18,6 @@ from fallline.flow.softmax import (
     softmax_behind,
     weighed,
 )
-from fallline.flow.unused import nobody_uses
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -193,7 +192,6 @@ self_similarity_loss(torch.randn(4, 8, requires_grad=True)).backward()
                     severity=Severity.INFO
                     if module.path.endswith(".ipynb")
                     or softened(module, of)
-                    or nobody_uses(module, call)
                     or _only_shown(module, call)
                     else None,
                 )

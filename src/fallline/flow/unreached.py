@@ -1,0 +1,138 @@
+"""Code of a project that nobody meets: a class or function that nothing uses, and a file that nothing imports.
+
+Asked of a project that is run, not of a package that others install: there any public name may be used by somebody else.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+
+from fallline.syntax import Module
+
+__all__ = ["unreached"]
+
+_Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+# Whoever looks a name up while the program runs may mean any: `models.__dict__[args.arch]`.
+_BY_NAME = re.compile(
+    r"__dict__\[|(?<![.\w])((globals|locals|vars)\([\w.]*\)\s*(\[|\.get)|(eval|exec|__import__|get_class|locate|instantiate)\()|\bimport_module\("
+    r"|\bgetattr\((?!\s*(self|args?|opts?|cfg|config|torch|nn|F|optim|hparams|params)\b)"
+)
+_COMMENT = re.compile(r"(?m)#.*$")
+_INSTALLS = re.compile(r"find_(namespace_)?packages|\b(packages|py_modules)\s*=")
+_DEEPEST = 5
+_MOST = 24  # files that are looked into
+
+
+def unreached(module: Module, line: int) -> bool:
+    """Whether a line is in a definition that nothing in the project uses, or in a file that nothing imports where others of its folder are imported."""
+    if module.project is None or module.path.endswith(".ipynb"):
+        return False
+    kept = module.notes("definitions that nobody uses")
+    known: dict[str, bool] = kept.setdefault(module.tree, {})
+    around = _around(module, line)
+    name = around.name if around is not None else ""
+    if name not in known:
+        known[name] = not _published(module) and _idle(module, around)
+    return known[name]
+
+
+def _idle(module: Module, around: _Definition | None) -> bool:
+    if _imported(module):
+        return around is not None and not _used(module, around, frozenset())
+    return not _begins(module) and _forgotten(module)
+
+
+def _around(module: Module, line: int) -> _Definition | None:
+    """The outermost class or function around a line."""
+    for node in module.tree.body:
+        if isinstance(node, _Definition) and node.lineno <= line <= (node.end_lineno or 0):
+            return node
+    return None
+
+
+def _published(module: Module) -> bool:
+    """The project is installed by others, who use what they like."""
+    project = module.project
+    assert project is not None
+    if project.writes(module, "build-backend", code=False):
+        return True
+    setups = (text for path, text in project.naming(module, "setup(") if path.endswith("setup.py"))
+    return any(_INSTALLS.search(text) for text in setups)
+
+
+def _begins(module: Module) -> bool:
+    """A script does something by itself; a file that is there for others only defines."""
+    return any(
+        isinstance(n, ast.If | ast.For | ast.While | ast.With)
+        or (isinstance(n, ast.Expr) and not isinstance(n.value, ast.Constant))
+        for n in module.tree.body
+    )
+
+
+def _imported(module: Module) -> bool:
+    return module.project is not None and module.project.imports(module)
+
+
+def _forgotten(module: Module) -> bool:
+    """Nothing imports this file or speaks of it, while others of its folder are imported."""
+    project = module.project
+    assert project is not None
+    stem = os.path.splitext(os.path.basename(module.path))[0]
+    if stem == "__init__" or project.writes(module, stem, code=False):
+        return False
+    others = project.beside(module, b"")
+    if any(f"{stem}." in m.source.text or f'"{stem}"' in m.source.text for m in others):
+        return False
+    return any(project.imports(other) and not _begins(other) for other in others)
+
+
+def _used(module: Module, definition: _Definition, passed: frozenset[tuple[str, str]]) -> bool:
+    """Whether code that is reached itself names a definition. What looks names up while it runs may mean any."""
+    project = module.project
+    assert project is not None
+    name = definition.name
+    here = (module.path, name)
+    if here in passed:
+        return False
+    if len(passed) > _DEEPEST or definition.decorator_list:
+        return True
+    if project.writes(module, name, code=False):
+        return True  # a configuration or an instruction speaks of it
+    stem = os.path.splitext(os.path.basename(module.path))[0]
+    if any(_BY_NAME.search(_COMMENT.sub("", t)) for _, t in project.naming(module, stem)):
+        return True
+    whole = re.compile(rf"\b{re.escape(name)}\b")
+    naming = [path for path, text in project.naming(module, name) if whole.search(text)]
+    if len(naming) > _MOST or any(path.endswith(".ipynb") for path in naming):
+        return True
+    others = [other for path in naming if (other := project.module_at(path)) is not None]
+    for other in (module, *others):
+        for node in _mentions(other, name):
+            inside = _around(other, node.lineno)
+            if inside is definition:
+                continue
+            if inside is None or _used(other, inside, passed | {here}):
+                return True
+    return False
+
+
+def _mentions(module: Module, name: str) -> Iterator[ast.expr | ast.alias]:
+    """Where a file uses a name: not where it only imports it or lists it in `__all__`."""
+    for node in (*module.all(ast.Name), *module.all(ast.Attribute), *module.all(ast.Constant)):
+        match node:
+            case ast.Name(said) | ast.Attribute(attr=said) | ast.Constant(said) if said == name:
+                if not _listed(module, node):
+                    yield node
+    for alias in module.all(ast.alias):
+        if alias.name == name and alias.asname not in {None, name}:
+            yield alias
+
+
+def _listed(module: Module, node: ast.expr) -> bool:
+    match module.statement(node):
+        case ast.Assign([ast.Name("__all__")]) | ast.AugAssign(ast.Name("__all__")):
+            return True
+    return False
