@@ -56,6 +56,20 @@ def test_a_lecture_writes_it_by_hand() -> None:
     assert {f.severity.value for f in found} <= {"info"}
 
 
+@pytest.mark.parametrize(
+    ("path", "severity"),
+    [
+        ("lectures/03_softmax.py", "info"),
+        ("ch03/softmax_from_scratch.py", "info"),
+        ("research/losses.py", "warning"),
+        ("src/switch.py", "warning"),
+    ],
+)
+def test_a_course_writes_it_by_hand(path: str, severity: str) -> None:
+    code = "import torch\n\n\ndef cross_entropy_loss(logits, y):\n    p = torch.softmax(logits, 1)\n    return -torch.log(p[range(len(y)), y]).mean()\n"
+    assert [f.severity.value for f in read_text(code, path) if f.code == "FL605"] == [severity]
+
+
 BENCHMARK = """\
 import time
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
@@ -21,6 +22,10 @@ from fallline.flow.softmax import (
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+
+_LESSON = re.compile(
+    r"(?i)(^|[/\\_ -])(courses?|lectures?|lessons?|tutorials?|homeworks?|hw\d+|assignments?|exercises?|chapter[-_ ]?\d*|ch\d+|(from[-_ ]?)?scratch)([/\\_. -]|\d|$)"
+)
 
 
 class HandWrittenCrossEntropy(Rule):
@@ -190,9 +195,7 @@ self_similarity_loss(torch.randn(4, 8, requires_grad=True)).backward()
                     "and the sample gets no gradient. Pass the logits to F.cross_entropy or F.log_softmax",
                     # lectures write it by hand on purpose; with an epsilon it is finite, and flat only for the worst samples
                     severity=Severity.INFO
-                    if module.path.endswith(".ipynb")
-                    or softened(module, of)
-                    or _only_shown(module, call)
+                    if _is_lesson(module) or softened(module, of) or _only_shown(module, call)
                     else None,
                 )
 
@@ -213,6 +216,11 @@ self_similarity_loss(torch.randn(4, 8, requires_grad=True)).backward()
         if text is None:
             return None
         return Fix(f"Write `{' '.join(text.split())}`", (Editor(module).replace(call, text),))
+
+
+def _is_lesson(module: Module) -> bool:
+    """A notebook, or a file of a course: what others import is written there by hand, to show it."""
+    return module.path.endswith(".ipynb") or _LESSON.search(module.path) is not None
 
 
 def _only_shown(module: Module, call: ast.Call) -> bool:
