@@ -20,6 +20,7 @@ _BY_NAME = re.compile(
     r"__dict__\[|(?<![.\w])((globals|locals|vars)\([\w.]*\)\s*(\[|\.get)|(eval|exec|__import__|get_class|locate|instantiate)\()|\bimport_module\("
     r"|\bgetattr\((?!\s*(self|args?|opts?|cfg|config|torch|nn|F|optim|hparams|params)\b)"
 )
+_BY_PATH = ("import_module", "__import__", "pkgutil")  # every file of a folder, perhaps
 _COMMENT = re.compile(r"(?m)#.*$")
 _INSTALLS = re.compile(r"find_(namespace_)?packages|\b(packages|py_modules)\s*=")
 _DEEPEST = 5
@@ -28,21 +29,34 @@ _MOST = 24  # files that are looked into
 
 def unreached(module: Module, line: int) -> bool:
     """Whether a line is in a definition that nothing in the project uses, or in a file that nothing imports where others of its folder are imported."""
-    if module.project is None or module.path.endswith(".ipynb"):
+    around = _around(module, line)
+    if around is None or module.project is None or module.path.endswith(".ipynb"):
         return False
     kept = module.notes("definitions that nobody uses")
     known: dict[str, bool] = kept.setdefault(module.tree, {})
-    around = _around(module, line)
-    name = around.name if around is not None else ""
-    if name not in known:
-        known[name] = not _published(module) and _idle(module, around)
-    return known[name]
+    if around.name not in known:
+        # the file itself first: what other files say costs a search, and has to be asked again when they change
+        own = around.name in _used_here(module)
+        known[around.name] = not own and _idle(module, around) and not _published(module)
+    return known[around.name]
 
 
-def _idle(module: Module, around: _Definition | None) -> bool:
-    if _imported(module):
-        return around is not None and not _used(module, around, frozenset())
+def _idle(module: Module, around: _Definition) -> bool:
+    if module.project is not None and module.project.imports(module):
+        return not _used(module, around, frozenset())
     return not _begins(module) and _forgotten(module)
+
+
+def _used_here(module: Module) -> set[str]:
+    """What the statements of a file outside its definitions name, and what these name, and so on."""
+    definitions = {n.name: n for n in module.tree.body if isinstance(n, _Definition)}
+    left: list[ast.stmt] = [n for n in module.tree.body if not isinstance(n, _Definition)]
+    found: set[str] = set()
+    while left:
+        named = {n.id for n in ast.walk(left.pop()) if isinstance(n, ast.Name)}
+        left += [definitions[name] for name in named & definitions.keys() - found]
+        found |= named & definitions.keys()
+    return found
 
 
 def _around(module: Module, line: int) -> _Definition | None:
@@ -72,16 +86,14 @@ def _begins(module: Module) -> bool:
     )
 
 
-def _imported(module: Module) -> bool:
-    return module.project is not None and module.project.imports(module)
-
-
 def _forgotten(module: Module) -> bool:
     """Nothing imports this file or speaks of it, while others of its folder are imported."""
     project = module.project
     assert project is not None
     stem = os.path.splitext(os.path.basename(module.path))[0]
     if stem == "__init__" or project.writes(module, stem, code=False):
+        return False
+    if any(project.naming(module, way) for way in _BY_PATH):
         return False
     others = project.beside(module, b"")
     if any(f"{stem}." in m.source.text or f'"{stem}"' in m.source.text for m in others):

@@ -280,6 +280,7 @@ class Project:
             every = (
                 os.path.join(folder, name)
                 for folder, _, names in os.walk(root)
+                if os.sep + "." not in folder[len(root) :]  # `.git`, and what fallline keeps
                 for name in sorted(names)
                 if name.endswith(_CODE + _SCRIPTS) and os.path.isfile(os.path.join(folder, name))
             )
