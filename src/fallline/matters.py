@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["matters", "nothing_to_find"]
+__all__ = ["matters", "nothing_to_find", "of_another_framework"]
 
 # A file with none of these cannot hold a mistake of ours.
 _MATTERS = re.compile(
@@ -29,9 +29,14 @@ def matters(data: bytes) -> bool:
     """Whether a file can hold a mistake of ours at all."""
     if _MATTERS.search(data) is None:
         return False
+    return not of_another_framework(data)
+
+
+def of_another_framework(data: bytes) -> bool:
+    """Whether a file imports another framework, and nothing around torch."""
     if not any(name in data for name in _OTHERS):  # a search for words takes a tenth of the time
-        return True
-    return _OTHER_FRAMEWORK.search(data) is None or _AROUND_TORCH.search(data) is not None
+        return False
+    return _OTHER_FRAMEWORK.search(data) is not None and _AROUND_TORCH.search(data) is None
 
 
 def nothing_to_find(path: str, data: bytes) -> bool:

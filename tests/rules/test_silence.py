@@ -205,3 +205,54 @@ def test_mixed_precision_that_every_configuration_turns_off(
     (tmp_path / "config.yaml").write_text(config)
     found = [f for r in read_paths([str(tmp_path / "train.py")], roots=[str(tmp_path)]) for f in r.findings]  # fmt: skip
     assert [(f.code, f.severity.value) for f in found if f.code == "FL201"] == [("FL201", severity)]
+
+
+@pytest.mark.parametrize(
+    ("code", "severity"),
+    [
+        ('import torch\nprint "epoch"\n', "info"),
+        ("import tensorflow as tf\nloss = = 1\n", "info"),
+        ("import torch\nloss = = 1\n", "error"),
+    ],
+)
+def test_a_file_for_python_2_or_for_another_framework_is_noted_only(
+    code: str, severity: str
+) -> None:
+    assert [(f.code, f.severity.value) for f in read_text(code, "a.py")] == [("FL000", severity)]
+
+
+UNET = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_model():
+    model = Net()
+    for x in torch.utils.data.DataLoader(torch.randn(8, 4)):
+        loss = nn.functional.mse_loss(model(x), x)
+        model.zero_grad()
+        loss.backward()
+
+
+if __name__ == "__main__":
+    test_model()
+"""
+
+
+def test_what_a_file_does_to_try_itself_out_is_noted_only(tmp_path: Path) -> None:
+    (tmp_path / "unet.py").write_text(UNET)
+    paths = [str(tmp_path / "unet.py")]
+    alone = [f for r in read_paths(paths, roots=[str(tmp_path)]) for f in r.findings]
+    assert [f.severity.value for f in alone if f.code == "FL118"] == ["warning"]
+    (tmp_path / "train.py").write_text("from unet import Net\n\nnet = Net()\n")
+    beside = [f for r in read_paths(paths, roots=[str(tmp_path)]) for f in r.findings]
+    assert [f.severity.value for f in beside if f.code == "FL118"] == ["info"]

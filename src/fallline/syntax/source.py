@@ -28,9 +28,15 @@ _LARGE = 1_000_000  # code of this size is data, and not searched for newer gram
 # What course material leaves open: `x = <YOUR CODE>`, `x = # your code`, `f(x, ?)`, `def forward(self, ...)`. No
 # expression begins with `<`.
 _BLANK = re.compile(
-    r"(^|[=(,:]|\b(return|in))\s*<[^<>]*>|<\s*(\.\.\.|[a-z_][^<>=]*)>|=\s*#|[(,]\s*\?\s*[,)]"
+    r"(^|[=(,:]|\b(return|in))\s*<[^<>]*>|<\s*(\.\.\.|[a-z_][^<>=]*)>|=\s*#|[(,]\s*\?+\s*[,)]"
     r"|#.*\b(your[ _](code|solution|answer)|todo)\b|\bdef \w+\([^)]*\.\.\.",
     re.IGNORECASE,
+)
+
+
+# `print "x"`, `exec code`, `except Error, e`, tabs of eight columns: what Python says of its older self
+_PYTHON_2 = re.compile(
+    r"Missing parentheses in call to '(print|exec)'|multiple exception types must be parenthesized|inconsistent use of tabs"
 )
 
 
@@ -38,6 +44,7 @@ class UnreadableError(Exception):
     """The file, or a cell of it, cannot be read or parsed; carries where and why in words.
 
     `blank`: it stops at a place that was left open on purpose, for somebody to fill in. `indented`: at an indentation.
+    `older`: it is written for Python 2.
     """
 
     def __init__(
@@ -48,6 +55,7 @@ class UnreadableError(Exception):
         *,
         blank: bool = False,
         indented: bool = False,
+        older: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -55,6 +63,7 @@ class UnreadableError(Exception):
         self.column = max(1, column)
         self.blank = blank
         self.indented = indented
+        self.older = older
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,7 @@ def _parse(text: str, path: str = "") -> ast.Module:
             error.offset or 1,
             blank=any(map(_BLANK.search, around)),
             indented=isinstance(error, IndentationError),
+            older=_PYTHON_2.match(reason) is not None,
         ) from None
     except (RecursionError, MemoryError):
         raise UnreadableError("the code is nested too deeply to be parsed") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +12,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.turned_off import behind_a_switch_that_is_off
 from fallline.flow.unreached import unreached
 from fallline.location import Location
-from fallline.matters import nothing_to_find
+from fallline.matters import nothing_to_find, of_another_framework
 from fallline.reader.execute import traces_of
 from fallline.reader.roots import Root
 from fallline.rule import Rule
@@ -25,6 +27,7 @@ from fallline.verdict.words import Words
 
 __all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
 
+_TRIES = re.compile(r"_*((test|try|check)_\w+|(demo|example|smoke|sanity)(_\w*)?)$")
 SECONDS_PER_FILE = (
     10.0  # of processor time: what is found must not depend on how busy the machine is
 )
@@ -116,7 +119,10 @@ def read_data(
     try:
         module = project.add(Source.from_bytes(path, data))
     except UnreadableError as error:
-        return Reading(path, [unreadable(path, error)])
+        finding = unreadable(path, error)
+        if of_another_framework(data):
+            finding.severity = Severity.INFO  # it cannot be read, and there was nothing to find
+        return Reading(path, [finding])
     reading = read_module(module, rules, started + seconds, defers)
     reading.found[:0] = _unread_cells(module.source)
     reading.seconds = time.thread_time() - started
@@ -188,6 +194,7 @@ def _of_use(findings: Iterable[Finding], module: Module) -> list[Finding]:
             or _idle(module, f.at.line)
             or needs_old_torch(module)
             or _precision_is_off(f, module)
+            or _tried_out(module, f.at.line)
         )
         else f
         for f in findings
@@ -202,6 +209,15 @@ def _idle(module: Module, line: int) -> bool:
 def _precision_is_off(finding: Finding, module: Module) -> bool:
     """A mistake of mixed precision where nobody turns it on."""
     return finding.code.startswith("FL2") and behind_a_switch_that_is_off(module, finding.at.line)
+
+
+def _tried_out(module: Module, line: int) -> bool:
+    """A file that others import shows that it works: `def test_model()`, without arguments, called where the file is the program."""
+    for node in module.tree.body:
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
+            own = _TRIES.match(node.name) is not None and not ast.unparse(node.args)
+            return own and module.project is not None and module.project.imports(module)
+    return False
 
 
 def _only_timed(finding: Finding, module: Module) -> bool:
@@ -309,12 +325,19 @@ def failure(what: str, path: str, error: Exception) -> str:
 
 
 def unreadable(path: str, error: UnreadableError) -> Finding:
-    """FL000: the file, or a cell of it, cannot be read or parsed. A blank left for others to fill in is a note."""
+    """FL000: the file, or a cell of it, cannot be read or parsed. A blank left for others to fill in is a note, and so is a file for Python 2."""
+    why = (
+        ", at a blank to fill in"
+        if error.blank
+        else " (the file is written for Python 2)"
+        if error.older
+        else ""
+    )
     return Finding(
         "FL000",
         "unreadable",
-        Severity.INFO if error.blank else Severity.ERROR,
-        f"{error.message}, at a blank to fill in" if error.blank else error.message,
+        Severity.INFO if why else Severity.ERROR,
+        error.message + why,
         Location(path, error.line, error.column),
     )
 

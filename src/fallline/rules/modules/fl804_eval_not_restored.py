@@ -365,6 +365,8 @@ def _steps(trace: Trace, step: Step, model: str) -> bool:
     Unknown counts as yes, since its output reached a backward, unless another optimizer is the one that holds it: a
     critic rests in eval mode while its generator learns.
     """
+    if _of_tensors(trace, step):
+        return False
     held = step.parameters or trace.held_by(step.optimizer)
     mine = trace.sets_of(model)
     if held:
@@ -373,6 +375,12 @@ def _steps(trace: Trace, step: Step, model: str) -> bool:
     if any(not mine.isdisjoint(trace.held_by(other) or ()) for other in others):
         return False
     return not others or _stays(trace, step, model)
+
+
+def _of_tensors(trace: Trace, step: Step) -> bool:
+    """`RMSprop([vertices])`: it moves a tensor of its own through a model that does not learn."""
+    known = trace.optimizer(step.optimizer)
+    return known is not None and known.loose is True
 
 
 def _stays(trace: Trace, step: Step, model: str) -> bool:

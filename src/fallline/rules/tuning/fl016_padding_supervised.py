@@ -245,7 +245,12 @@ def _masked_product(module: Module, call: ast.Call) -> bool:
     match call.func:
         case ast.Attribute(ast.BinOp(left, ast.Mult(), right)):
             sides = [(left, right), (right, left)]
-            return any(_named_mask(mask) and _unreduced(module, losses) for losses, mask in sides)
+            return any(
+                _named_mask(mask)
+                and not _by_confidence(module, mask)
+                and _unreduced(module, losses)
+                for losses, mask in sides
+            )
     return False
 
 
@@ -283,6 +288,21 @@ def _named_mask(node: ast.expr) -> bool:
         isinstance(inner, ast.Name | ast.Attribute)
         and "mask" in written(inner).rpartition(".")[2].lower()
     )
+
+
+def _by_confidence(module: Module, mask: ast.expr) -> bool:
+    """`mask = probability > 0.95`, as FixMatch selects samples: its loss is a mean over the whole batch on purpose."""
+    made: ast.expr = mask
+    for _ in range(4):
+        made = values_of(module).origin(made)
+        match made:
+            case ast.Call(ast.Attribute(inner, "ge" | "gt"), [_]):
+                return True
+            case ast.Call(ast.Attribute(inner), []) | ast.Call(ast.Attribute(inner, "to"), _):
+                made = inner
+            case ast.Compare(ops=[ast.Gt() | ast.GtE()], comparators=[limit]):
+                return module.number(limit) != 0
+    return False
 
 
 def _unreduced(module: Module, node: ast.expr) -> bool:
