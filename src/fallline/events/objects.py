@@ -77,7 +77,6 @@ class Scheduler(Object):
 
     # (reader) its length is counted in batches of a loader, so it may advance with every batch
     in_batches: bool | None = None
-    stairs: bool | None = None  # (reader) the rate stays the same for several steps, as with StepLR
 
 
 @dataclass(slots=True, eq=False)

@@ -39,6 +39,8 @@ class Settings:
         self.met.setdefault(key, int(value))
         if matters:
             self.matter[key] = max(self.matter.get(key, 0), matters)
+        # every card since 2020 has it
+        self._edit("the device has no bfloat16", "is_bf16_supported" in key and not value)
         return value
 
     def knob(self, name: str, written: bool) -> bool:

@@ -79,7 +79,6 @@ def scheduler(paper: Paper, call: Call, type_name: str) -> Thing | None:
         return None
     thing = paper.make("scheduler", call.node, type=type_name)
     thing.facts["in_batches"] = _counts_batches(paper, call.node)
-    thing.facts["stairs"] = _stays(paper, call, type_name)
     for value in call.values:
         of = paper.settled(value)
         if isinstance(of, Thing) and of.kind == "optimizer":
@@ -87,13 +86,6 @@ def scheduler(paper: Paper, call: Call, type_name: str) -> Thing | None:
             if of.facts.get("accelerator") is not None:
                 thing.facts["accelerator"] = of.facts["accelerator"]
     return thing
-
-
-def _stays(paper: Paper, call: Call, type_name: str) -> bool | None:
-    """`StepLR(optimizer, 20)` and `MultiStepLR`: the rate changes once in many steps."""
-    size = paper.settled(call.arg(1, "step_size") or Unknown())
-    every_time = isinstance(size, Const) and size.value == 1
-    return (type_name.rpartition(".")[2] in {"StepLR", "MultiStepLR"} and not every_time) or None
 
 
 def _counts_batches(paper: Paper, node: ast.Call) -> bool | None:

@@ -471,7 +471,7 @@ def _only_evaluated(module: Module, saved: Saved) -> bool:
 
 def _resumed(module: Module, saved: Saved) -> bool:
     """Someone is seen to go on from it. An epoch in a file of weights may only say which one they are of."""
-    return re.search(r"resum", module.source.text, re.IGNORECASE) is not None or any(
+    return re.search(r"(?im)^[^#\n]*resum", module.source.text) is not None or any(
         loaded.restored().keys() & saved.entries.keys()
         and "counter" in {role_of_key(k) for k in loaded.restored()}
         for loaded in loads(module)

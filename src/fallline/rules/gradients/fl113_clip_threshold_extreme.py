@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fallline.events import scale_free
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
@@ -43,7 +44,12 @@ class ClipThresholdExtreme(Rule):
                     f"max_norm is {limit:g}, so small that every update is clipped; for SGD that is a tiny learning rate in disguise. "
                     "Take the threshold from the norms of your own run."
                 )
-            yield self.finding(module.location(call), message, max_norm=limit)
+            yield self.finding(
+                module.location(call),
+                message,
+                severity=Severity.INFO if limit > 0 and _scale_free(module) else None,
+                max_norm=limit,
+            )
 
     wrong = (
         SETUP
@@ -107,6 +113,14 @@ for epoch in range(2):
         optimizer.step()
 """,
     )
+
+
+def _scale_free(module: Module) -> bool:
+    """Every optimizer that this file makes divides by the size of the gradient itself, as Adam does: the threshold takes nothing away."""
+    made = (module.resolve(call.func) or "" for call in module.all(ast.Call))
+    types = {name.rpartition(".")[2] for name in made if name.startswith("torch.optim.")}
+    types = {name for name in types if name[:1].isupper() and not name.endswith("LR")}
+    return bool(types) and all(map(scale_free, types))
 
 
 def _threshold(module: Module, call: ast.Call) -> ast.expr | None:

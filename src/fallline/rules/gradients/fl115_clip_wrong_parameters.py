@@ -5,7 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Clip, GradWrite, Step, Trace, ZeroGrad, clears, misdirected, position
+from fallline.events import (
+    Backward,
+    Clip,
+    GradWrite,
+    Optimizer,
+    Step,
+    Trace,
+    ZeroGrad,
+    clears,
+    misdirected,
+    position,
+)
 from fallline.finding import Finding, Severity
 from fallline.flow.spent import Spent, spent
 from fallline.rule import Rule
@@ -39,6 +50,8 @@ class ClipWrongParameters(Rule):
         for clip in trace.of(Clip).first_of_each():
             step = misdirected(trace, clip)
             if step is None or clip.measures_only or _useful_elsewhere(trace, clip):
+                continue
+            if _clipped_beside(trace, clip, step):
                 continue
             if any(e.op == "assign" for e in trace.between(clip, step).of(GradWrite)):
                 continue  # the clipped gradients are handed over, as from a worker to the shared model
@@ -186,6 +199,18 @@ def _emptied(module: Module, given: ast.expr, gone: Spent) -> str:
     else:
         who = f"line {module.location(gone.by).line} has used it up"
     return f"`{name}` is an iterator, and {who}, so nothing is clipped here. Make it a list: `{name} = list({made})`."
+
+
+def _clipped_beside(trace: Trace, clip: Clip, step: Step) -> bool:
+    """What is stepped has a clip of its own; this one is for an optimizer that rests in this setting: `if not frozen: other.step()`."""
+    mine = trace.held_by(step.optimizer) or frozenset()
+    owned = any(
+        not (other.parameters or frozenset()).isdisjoint(clip.parameters or ())
+        for other in trace.objects_of(Optimizer)
+        if other.id != step.optimizer
+    )
+    before = trace.before(step).until(Backward).of(Clip)
+    return owned and any(not mine.isdisjoint(other.parameters or ()) for other in before)
 
 
 def _useful_elsewhere(trace: Trace, clip: Clip) -> bool:

@@ -433,9 +433,14 @@ def _squared(module: Module, of: ast.expr) -> ast.expr | None:
     return squared_base(module, here) if isinstance(here, ast.expr) else None
 
 
-def _broadcasts(*sides: ast.expr) -> bool:
-    """`a[:, None] - a[None]`, `a.unsqueeze(1) - a`: each with each, itself included."""
-    for node in (n for side in sides for n in ast.walk(side)):
+def _broadcasts(left: ast.expr, right: ast.expr) -> bool:
+    """`a[:, None] - a[None]`, `a.unsqueeze(1) - a`: each with each, itself included. Not `target.unsqueeze(0) - output`."""
+    expanded = [_is_expanded(side) for side in (left, right)]
+    return all(expanded) or (any(expanded) and not names_in(left).isdisjoint(names_in(right)))
+
+
+def _is_expanded(side: ast.expr) -> bool:
+    for node in ast.walk(side):
         match node:
             case ast.Call() if last_name(node) in {"unsqueeze", "expand", "repeat", "unsqueeze_"}:
                 return True
