@@ -210,12 +210,12 @@ def test_mixed_precision_that_every_configuration_turns_off(
 @pytest.mark.parametrize(
     ("code", "severity"),
     [
-        ('import torch\nprint "epoch"\n', "info"),
+        ('import tensorflow as tf\nprint "epoch"\n', "info"),
         ("import tensorflow as tf\nloss = = 1\n", "info"),
         ("import torch\nloss = = 1\n", "error"),
     ],
 )
-def test_a_file_for_python_2_or_for_another_framework_is_noted_only(
+def test_a_file_of_another_framework_that_cannot_be_read_is_noted_only(
     code: str, severity: str
 ) -> None:
     assert [(f.code, f.severity.value) for f in read_text(code, "a.py")] == [("FL000", severity)]

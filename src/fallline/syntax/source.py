@@ -34,17 +34,10 @@ _BLANK = re.compile(
 )
 
 
-# `print "x"`, `exec code`, `except Error, e`, tabs of eight columns: what Python says of its older self
-_PYTHON_2 = re.compile(
-    r"Missing parentheses in call to '(print|exec)'|multiple exception types must be parenthesized|inconsistent use of tabs"
-)
-
-
 class UnreadableError(Exception):
     """The file, or a cell of it, cannot be read or parsed; carries where and why in words.
 
     `blank`: it stops at a place that was left open on purpose, for somebody to fill in. `indented`: at an indentation.
-    `older`: it is written for Python 2.
     """
 
     def __init__(
@@ -55,7 +48,6 @@ class UnreadableError(Exception):
         *,
         blank: bool = False,
         indented: bool = False,
-        older: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -63,7 +55,6 @@ class UnreadableError(Exception):
         self.column = max(1, column)
         self.blank = blank
         self.indented = indented
-        self.older = older
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +165,6 @@ def _parse(text: str, path: str = "") -> ast.Module:
             error.offset or 1,
             blank=any(map(_BLANK.search, around)),
             indented=isinstance(error, IndentationError),
-            older=_PYTHON_2.match(reason) is not None,
         ) from None
     except (RecursionError, MemoryError):
         raise UnreadableError("the code is nested too deeply to be parsed") from None

@@ -325,19 +325,12 @@ def failure(what: str, path: str, error: Exception) -> str:
 
 
 def unreadable(path: str, error: UnreadableError) -> Finding:
-    """FL000: the file, or a cell of it, cannot be read or parsed. A blank left for others to fill in is a note, and so is a file for Python 2."""
-    why = (
-        ", at a blank to fill in"
-        if error.blank
-        else " (the file is written for Python 2)"
-        if error.older
-        else ""
-    )
+    """FL000: the file, or a cell of it, cannot be read or parsed. A blank left for others to fill in is a note."""
     return Finding(
         "FL000",
         "unreadable",
-        Severity.INFO if why else Severity.ERROR,
-        error.message + why,
+        Severity.INFO if error.blank else Severity.ERROR,
+        f"{error.message}, at a blank to fill in" if error.blank else error.message,
         Location(path, error.line, error.column),
     )
 

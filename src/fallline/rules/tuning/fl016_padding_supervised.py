@@ -292,14 +292,13 @@ def _named_mask(node: ast.expr) -> bool:
 
 def _by_confidence(module: Module, mask: ast.expr) -> bool:
     """`mask = probability > 0.95`, as FixMatch selects samples: its loss is a mean over the whole batch on purpose."""
-    made: ast.expr = mask
+    of = mask
     for _ in range(4):
-        made = values_of(module).origin(made)
-        match made:
+        match values_of(module).origin(of):
             case ast.Call(ast.Attribute(inner, "ge" | "gt"), [_]):
                 return True
             case ast.Call(ast.Attribute(inner), []) | ast.Call(ast.Attribute(inner, "to"), _):
-                made = inner
+                of = inner
             case ast.Compare(ops=[ast.Gt() | ast.GtE()], comparators=[limit]):
                 return module.number(limit) != 0
     return False
