@@ -77,6 +77,9 @@ class Scheduler(Object):
 
     # (reader) its length is counted in batches of a loader, so it may advance with every batch
     in_batches: bool | None = None
+    jumps: bool | None = (
+        None  # (reader) the rate falls by a factor at every step, as with StepLR(optimizer, 1)
+    )
 
 
 @dataclass(slots=True, eq=False)

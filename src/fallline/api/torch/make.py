@@ -79,6 +79,7 @@ def scheduler(paper: Paper, call: Call, type_name: str) -> Thing | None:
         return None
     thing = paper.make("scheduler", call.node, type=type_name)
     thing.facts["in_batches"] = _counts_batches(paper, call.node)
+    thing.facts["jumps"] = _jumps(paper, call, type_name)
     for value in call.values:
         of = paper.settled(value)
         if isinstance(of, Thing) and of.kind == "optimizer":
@@ -86,6 +87,13 @@ def scheduler(paper: Paper, call: Call, type_name: str) -> Thing | None:
             if of.facts.get("accelerator") is not None:
                 thing.facts["accelerator"] = of.facts["accelerator"]
     return thing
+
+
+def _jumps(paper: Paper, call: Call, type_name: str) -> bool | None:
+    """`StepLR(optimizer, 1)`: a tenth of the rate at every step."""
+    size = paper.settled(call.arg(1, "step_size") or Unknown())
+    every_time = isinstance(size, Const) and size.value == 1
+    return (type_name.rpartition(".")[2] == "StepLR" and every_time) or None
 
 
 def _counts_batches(paper: Paper, node: ast.Call) -> bool | None:

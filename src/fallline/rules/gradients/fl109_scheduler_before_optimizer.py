@@ -52,7 +52,7 @@ class SchedulerBeforeOptimizer(Rule):
                 "Call it after optimizer.step().",
                 # one update early is nothing; of 27 schedules that were an epoch early in public code, 3 were worth a change
                 severity=None
-                if trace.live and not each_batch and not _steps_an_input(trace, step)
+                if not each_batch and not _steps_an_input(trace, step) and _matters(trace, advance)
                 else Severity.INFO,
                 related={"step": _seen_from(advance, step)},
             )
@@ -195,6 +195,12 @@ def _counts_micro_batches(trace: Trace, advance: SchedulerStep) -> bool:
     """Its length is counted in batches, and the first of them do not step: it begins with the window, not with the step."""
     known = trace.object(Scheduler, advance.scheduler)
     return known is not None and known.in_batches is True and any(w.micro for w in windows(trace))
+
+
+def _matters(trace: Trace, advance: SchedulerStep) -> bool:
+    """The first rate is far from the second; a smooth schedule hardly changes in one epoch, and stairs change seldom."""
+    known = trace.object(Scheduler, advance.scheduler)
+    return trace.live or (known is not None and known.jumps is True)
 
 
 def _steps_an_input(trace: Trace, step: Step) -> bool:
