@@ -133,6 +133,8 @@ def _done_with(module: Module, saved: Saved, used: Used, saving: ast.AST | None)
     """An optimizer of an earlier stage: the loop that saves begins when it has taken its last step, and does not speak of it."""
     if used.is_attribute or saving is None or not module.bindings(used.name, saving):
         return False
+    if isinstance(used.node, ast.Call) and _TRAINS.search(last_name(used.node)):
+        return False  # whoever was given it goes on with it
     loops = [up for up in module.parents(saved.call) if isinstance(up, ast.For | ast.While)]
     begins = min((loop.lineno for loop in loops), default=0)
     named = [n for n in module.all(ast.Name) if n.id == used.name and module.scope(n) is saving]
