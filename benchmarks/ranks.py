@@ -66,10 +66,10 @@ def _state(number: int, ranks: int, updates: int, at: Location) -> RankState:
         "wait": 0.02,
     }
     return RankState(
-        number, ranks, f"node{number // 8}", 1000 + number, 1.0, 2000.0 if number == dead else 3000.0,
-        "" if number == dead else "finished", updates, 3000.0, 0.5, "", at, 1.0, 0, [],
-        seconds | ({"data": 0.08, "wait": 0.0} if number == slow else {}),
-        {i: "aa" if number != drifted or i < 4096 else "bb" for i in (0, 64, 1024, 4096, 16384)},
+        number, ranks, f"node{number // 8}", 1000 + number, started=1.0, written=2000.0 if number == dead else 3000.0,
+        ended="" if number == dead else "finished", updates=updates, last_update=3000.0, longest=0.5, at=at, busy=1.0,
+        seconds=seconds | ({"data": 0.08, "wait": 0.0} if number == slow else {}),
+        prints={i: "aa" if number != drifted or i < 4096 else "bb" for i in (0, 64, 1024, 4096, 16384)},
     )  # fmt: skip
 
 
