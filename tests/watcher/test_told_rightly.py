@@ -454,7 +454,8 @@ def test_a_step_that_evaluates_its_closure_often_has_the_loss_of_the_last_time(
 
 def test_several_optimizers_are_told_apart() -> None:
     def train() -> None:
-        actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+        actor, critic = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 2)), nn.Linear(4, 1)
+        actor[0](torch.randn(8, 4))  # a part that is called alone is not named beside the whole
         for model in (actor, critic):
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
             for _ in range(3):

@@ -115,6 +115,16 @@ class Measures:
             named.append((info, p))
         return named
 
+    def _whole(self, models: list[str]) -> list[str]:
+        """What people call these models, without those that are parts of another one."""
+        objects = self._objects
+        held: dict[frozenset[int], str] = {}
+        for model in models:
+            name = objects.called.get(model) or objects.described[model].type or ""
+            held.setdefault(objects.members(objects.model_sets[model]), name)
+        named = [name for own, name in held.items() if not any(own < other for other in held)]
+        return [*named[:3], "..."] if len(named) > 3 else named
+
     def evaluated(self, name: str, optimizer: torch.optim.Optimizer, closure: Closure) -> None:
         """The first step evaluated its closure many times (LBFGS): it may be the only one, and then all that is learned is in it."""
         loss = closure.first_loss
@@ -144,7 +154,7 @@ class Measures:
                 "wrapper": wrapper,
                 "device": device,
                 "sharded": _sharded(optimizer),
-                "trains": [objects.called.get(m) or objects.described[m].type for m in models][:3],
+                "trains": self._whole(models),
                 **more,
             },
         )
