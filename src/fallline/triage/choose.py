@@ -11,11 +11,12 @@ from functools import cache
 from itertools import pairwise
 
 from fallline.triage.claim import Claim, Condition, claims
+from fallline.triage.frame import Agreement, Frame, agreement, related
 from fallline.triage.kept import kept
 from fallline.triage.messages import error_at, found, readings
 from fallline.triage.words import Said, root, spelled, tokens, tokens_each
 
-__all__ = ["Chosen", "choose"]
+__all__ = ["Choice", "Chosen", "Nearest", "choose"]
 
 _MESSAGE = 6.0  # a known message decides
 _PARTICULAR = 40  # characters of a message that count as one
@@ -44,7 +45,15 @@ _HEARD = (
 _ALONE = 0.42  # how much a question must sound like a claim without the words it asks for
 _ALMOST = 0.5  # and without one group of them
 _ENOUGH = 0.62  # the least that answers
-_SECOND = 0.85  # a second claim is worth as much of the first's score
+_SECOND = 0.85  # a second claim is worth as much of the first's score,
+_ALSO = 1.5  # or is quite sure
+# how sure it is that a claim which only words lead to answers the question: fitted on judged answers to strangers' questions (benchmarks/RESULTS.md)
+_SURE = {"score": 0.93, "speaks": 2.7, "own": 2.8, "shared": 0.9, "unexplained": -0.8, "base": -4.5}
+_LINE = 0.0  # with less it is not given
+_FAR = -2.0  # and with less it is not even named as the nearest
+_NEAR = 0.2  # unless it sounds this much like it
+_SUBJECT = 0.15  # what that weighs in the rank
+_SAME = 0.7  # a question that sounds this much like a wording is that question
 _FEW, _MOST = 3, 12  # sentences of a question that is taken as a whole, and that are looked at
 _SENTENCE = re.compile(r"\n+|(?<=[.?!])\s+|(?<=[？。！])")
 _FORM = frozenset(
@@ -68,6 +77,25 @@ class Chosen:
     whole: bool = True  # it has all the words that the claim asks for, or sounds much like it
     logged: str | None = None  # the fact of a pasted log that leads here
     at: int | None = None  # where the error that told it was raised in the text
+    sure: float = (
+        math.inf
+    )  # how sure it is that it answers, as the logarithm of odds; where evidence leads to it, quite
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """A claim that may be what was meant, by the wording that is nearest to the question."""
+
+    claim: Claim
+    wording: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The claims that answer, best first, and where none does the one that is nearest."""
+
+    best: list[Chosen]
+    nearest: Nearest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +231,8 @@ def choose(
     facts: Collection[str] = (),
     spent: Callable[[Claim], bool] = lambda claim: False,
     looked: bool = False,
-) -> list[Chosen]:
+    frame: Frame | None = None,
+) -> Choice:
     """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code, `facts` those of a pasted log; a claim is `spent` if all it recommends was done. Where a whole file or a run was `looked` at, a claim must be shown by it or have all its words in the question: that it sounds like it does not make it true of that program."""
     shows, sizes = readings(text)
     low = text.lower()
@@ -241,15 +270,68 @@ def choose(
             seen = claim.code in shapes
             gated = claim.when is None or named
             rank = score if told else score + _SPEAKS * speaks  # a message decides by itself
+            sure = math.inf
+            if frame is not None and not (shown or claim.border) and heard < _SAME:
+                sure = _sure(score, speaks, agreement(n, frame))
+                rank += _SUBJECT * sure
             ranked.append(
-                Chosen(claim, score, rank, {**sizes, **read}, told, seen, speaks, gated, logged, at)
+                Chosen(
+                    claim,
+                    score,
+                    rank,
+                    {**sizes, **read},
+                    told,
+                    seen,
+                    speaks,
+                    gated,
+                    logged,
+                    at,
+                    sure,
+                )
             )
     ranked = _first_error(ranked)
     ranked.sort(key=lambda c: (-c.rank, c.claim.id))
-    best = [c for c in ranked if c.score >= _ENOUGH][:2]
+    best = [c for c in ranked if c.score >= _ENOUGH and c.sure >= _LINE][:2]
     if len(best) == 2 and not _both(best[0], best[1]):
         best = best[:1]
-    return best + [c for c in ranked if c.seen and c not in best]
+    best += [c for c in ranked if c.seen and c not in best]
+    return Choice(best, None if best else _nearest(ranked, like, prose, frame))
+
+
+def _nearest(
+    ranked: list[Chosen], like: dict[int, float], prose: str, frame: Frame | None
+) -> Nearest | None:
+    """The claim to name where none is sure enough to be given: the surest of those that might answer, else the one that sounds most like the question. It must be about a thing that the question names; one that asks back or points elsewhere is no answer to offer."""
+    if frame is None:
+        return None
+    might = {c.claim.id: c.sure for c in ranked if _FAR <= c.sure < math.inf}
+    near = [
+        (might.get(claims()[n].id, _FAR), much, n)
+        for n, much in like.items()
+        if (claims()[n].id in might or much >= _NEAR) and _offered(n, frame)
+    ]
+    if not near:
+        return None
+    claim = claims()[max(near)[2]]
+    weight, said = _index().weight, _bag(prose)
+    shared = {a: sum(weight.get(w, 0.0) for w in _bag(a) if w in said) for a in claim.asks}
+    return Nearest(claim, max(shared, key=shared.__getitem__))
+
+
+def _offered(n: int, frame: Frame) -> bool:
+    claim = claims()[n]
+    return not (claim.clarify or claim.border) and bool(claim.asks) and related(n, frame)
+
+
+def _sure(score: float, speaks: float, fits: Agreement) -> float:
+    return (
+        _SURE["score"] * score
+        + _SURE["speaks"] * speaks
+        + _SURE["own"] * fits.own
+        + _SURE["shared"] * fits.shared
+        + _SURE["unexplained"] * fits.unexplained
+        + _SURE["base"]
+    )
 
 
 def _first_error(ranked: list[Chosen]) -> list[Chosen]:
@@ -348,13 +430,17 @@ def _but_one(held: list[bool]) -> bool:
     return held[0] and held.count(False) == 1
 
 
+def _heard(one: Chosen) -> float:
+    return one.score + _SPEAKS * one.speaks
+
+
 def _both(one: Chosen, two: Chosen) -> bool:
     """Whether a second claim belongs in the answer: of another specialist, nearly as good, and not told by a message alone."""
     return (
         not one.told
         and two.whole
         and two.claim.specialist != one.claim.specialist
-        and two.rank >= _SECOND * one.rank
+        and (_heard(two) >= _SECOND * _heard(one) or _ALSO <= two.sure < math.inf)
         and two.speaks >= _SILENT
         and not two.claim.clarify
         and not one.claim.clarify

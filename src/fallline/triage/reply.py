@@ -11,9 +11,20 @@ from fallline.triage.arithmetic import reckoned
 from fallline.triage.choose import Chosen, choose
 from fallline.triage.claim import Action, Claim
 from fallline.triage.done import Done, done_in
+from fallline.triage.frame import Frame, at_home, framed
 from fallline.triage.gathered import Gathered
+from fallline.triage.honest import (
+    ASK_BACK,
+    NARROW,
+    NOT_OURS,
+    PERHAPS_OURS,
+    READ,
+    SHOW,
+    Reply,
+    known_of_it,
+    unknown,
+)
 from fallline.triage.judge import (
-    answers,
     asked_first,
     asks_of_own,
     clean,
@@ -21,7 +32,6 @@ from fallline.triage.judge import (
     nothing_about,
     only_code_tells,
     run_tells,
-    speaks_of,
 )
 from fallline.triage.messages import last_error
 from fallline.triage.numbers import shown
@@ -48,44 +58,10 @@ _OF_IT = 0.6  # so is one of which a claim speaks this much
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
 _READ = re.compile(r"\{(\w+)\}")
-NOT_OURS = (
-    "This does not look like a question about PyTorch training, and fallline knows nothing else."
-)
-PERHAPS_OURS = "If it is one, paste the error message, or say what the run does."
-ASK_BACK = "What do you see: an error message, a loss that is NaN, flat or rising, a run that is slow, or one that runs out of memory?"
-NARROW = "What goes wrong, or what do you want to achieve with it?"
-WHOLE = "Which line of your own code is the last one in the traceback, and what does it compute?"
 EXCERPT = (
     "This is an excerpt without a whole update in view, so reading it does not settle the question."
 )
 SHOW_CODE = "Can you paste the loop, or name the file that it is in?"
-READ = Action(
-    "Ask again with the file:", code='fallline ask "..." --code train.py', proof={"bash": "yes"}
-)
-SHOW = Action(
-    "Paste the message or the loop, or let fallline look:",
-    code="fallline check train.py     # reads the code\nfallline run train.py       # watches the run and names what goes wrong",
-)
-
-
-@dataclass(slots=True)
-class Reply:
-    """What a person reads first."""
-
-    says: str
-    verdict: str | None = None
-    actions: list[Action] = field(default_factory=list)
-    clarify: str | None = None
-    claims: list[str] = field(default_factory=list)
-    backs: tuple[str, ...] = ()
-    ours: bool = True
-
-    @property
-    def answer(self) -> str:
-        """The sentences with their yes or no."""
-        word = {"yes": "Yes. ", "no": "No. ", "depends": "It depends. "}.get(self.verdict or "", "")
-        said = bool(word) and re.match(rf"{word.split('.')[0]}\b", self.says) is not None
-        return self.says if said else word + self.says
 
 
 def compose(
@@ -107,7 +83,9 @@ def compose(
     looked = looked_at(question.prose, evidence, run)
     fit = _Fit(words, raw.lower(), done_in(question.prose, question.code))
     facts = {**shown(raw), **dict.fromkeys(fit.done.facts, "")}
-    chosen = choose(raw, question.prose, words, codes, specialists, seen_in_code(pasted), facts, fit.exhausted, bool(looked))  # fmt: skip
+    frame = framed(question.prose, question.code)
+    choice = choose(raw, question.prose, words, codes, specialists, seen_in_code(pasted), facts, fit.exhausted, bool(looked), frame)  # fmt: skip
+    chosen = choice.best
     beside = [c for c in chosen[1:] if c.seen]
     chosen = [c for c in chosen if c not in beside]
     told = bool(chosen and chosen[0].told)
@@ -116,12 +94,20 @@ def compose(
     sourced = from_message(said, raw) if said is not None else None
     certain = bool(chosen and _certain(chosen[0], question.text))
     known = told or sum_ is not None or sourced is not None or certain
-    ours = bool(cases) or known or (scope(question.text) >= 1.0 and not foreign(question.text))
+    ours = (
+        bool(cases)
+        or known
+        or at_home(frame)
+        or (scope(question.text) >= 1.0 and not foreign(question.text))
+    )
     trains = _trains(question.text, evidence) or bool(evidence.findings or run)
     if chosen and chosen[0].claim.border and not trains:
         return Reply(chosen[0].claim.says, claims=[chosen[0].claim.id], ours=False)
     strange = other_framework(question.text) or not ours
     if strange and not trains:
+        elsewhere = other_framework(question.text) or scope(question.text) < 0.0
+        if not elsewhere and (named := _of_names(raw, chosen, frame)) is not None:
+            return named  # an argument of a library that is documented here
         if vague(words):
             return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
         near = scope(question.text) > 0.0
@@ -151,8 +137,8 @@ def compose(
     told = told or any(re.search(e, raw, re.I) for case in cases for e in case.errors)
     message = None if told else last_error(raw)
     if message is not None and (not chosen or chosen[0].score < _SURE):
-        return _unknown(message)
-    if not told and message is None and (named := _of_names(raw, chosen)) is not None:
+        return unknown(message)
+    if not told and message is None and (named := _of_names(raw, chosen, frame)) is not None:
         return named
     if chosen:
         return _with_notes(
@@ -163,18 +149,11 @@ def compose(
         return _clean_run(looked, None, run)
     if not told and (printed := from_message(raw.strip().partition("\n")[0], raw)) is not None:
         return Reply(printed.says, None, printed.actions)  # a line of a log without a class
-    reply = _known_of_it(cases, evidence, text, told)
+    reply = known_of_it(cases, bool(evidence.findings), text, told, choice.nearest)
     reply.says = f"{looked} {reply.says}".strip()
     if reply.clarify == NARROW and (of_it := named_at_all(raw, raw)) is not None:
         reply.says = f"{of_it.says} {reply.says}"
     return reply
-
-
-def _known_of_it(cases: Sequence[Case], evidence: Gathered, text: str, told: bool) -> Reply:
-    """What the nearest case knows, or a question back."""
-    if not cases and not evidence.findings:
-        return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
-    return _from_case(cases, text, told)
 
 
 def _of_this(first: Chosen) -> bool:
@@ -182,11 +161,13 @@ def _of_this(first: Chosen) -> bool:
     return first.whole and first.score >= _SURE and first.speaks >= _MOST_OF_IT
 
 
-def _of_names(raw: str, chosen: list[Chosen]) -> Reply | None:
+def _of_names(raw: str, chosen: list[Chosen], frame: Frame) -> Reply | None:
     """What the libraries document of a name that was asked about, where no claim speaks of it, or where the question is what it means."""
     asked = asked_of(raw)
     if asked is None or (chosen and not asked.what and chosen[0].claim.mentions(asked.names)):
         return None
+    if frame.signs and not asked.what:
+        return None  # who says what goes wrong does not ask for the documentation
     found = from_names(asked, raw)
     if found is None:
         return None
@@ -432,37 +413,6 @@ def _clean_run(looked: str, verdict: str | None, run: str) -> Reply:
     )
 
 
-def _unknown(message: str) -> Reply:
-    """A message that is not in the index gets no claim that only shares a word with it."""
-    look = Action(
-        "Print shape, dtype and device of everything on the last line of the traceback that is in your own file; on a GPU, run it once with `CUDA_LAUNCH_BLOCKING=1`, so that this line is the right one."
-    )
-    again = Action(
-        "Ask again with the file, so that the code is read:", code=READ.code, proof=READ.proof
-    )
-    return Reply(
-        f"fallline does not know this message: `{message}`. {WHOLE}", None, [look, again], WHOLE
-    )
-
-
-def _not_known(case: Case) -> Reply:
-    """A question that nothing here answers gets no lecture on something near it."""
-    measure = case.measure[0]
-    look = Action(
-        "What can be found out about it:",
-        code=measure.run,
-        proof={"bash": "yes"} if measure.run.startswith("fallline") else {},
-        see=f"It shows: {_small(measure.tells)}",
-    )
-    return Reply(
-        f"fallline has no measured answer to this question. {NARROW}", None, [look], NARROW
-    )
-
-
-def _small(text: str) -> str:
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
-
-
 def _clean_code(prose: str, evidence: Gathered, shape: Shape, run: str) -> Reply:
     """Nothing was found in the code: say so of what was asked, and prescribe nothing."""
     says, there = clean(prose, evidence, run)
@@ -472,28 +422,3 @@ def _clean_code(prose: str, evidence: Gathered, shape: Shape, run: str) -> Reply
         proof={"bash": "yes"},
     )
     return Reply(says, shape.judged(wrong=False) if there else None, [] if run else [watch])
-
-
-def _from_case(cases: Sequence[Case], text: str, told: bool) -> Reply:
-    """No claim knows the question: what its case knows, what to measure first, and the fix that comes first."""
-    case = cases[0]
-    asked = {word[:5] for word in tokens(text)}
-
-    def near(said: str) -> int:
-        return len({word[:5] for word in tokens(said) if len(word) > 3} & asked)
-
-    knows = sorted(case.knows, key=lambda s: -near(s.text))[:2]
-    if not (told or answers(text, knows) or speaks_of(text, case.texts())):
-        return _not_known(case)
-    measure = case.measure[0]
-    actions = [
-        Action(
-            "Measure first:" if "\n" in measure.run else f"Measure first: `{measure.run}`",
-            code=measure.run if "\n" in measure.run else "",
-            see=f"It shows: {_small(measure.tells)}",
-        )
-    ]
-    fixes = sorted(case.fix, key=lambda f: -near(f"{f.title} {f.when}"))[: _MOST - 1]
-    actions += [Action(f"{fix.title}.", fix.when, fix.code) for fix in fixes]
-    backs = tuple(dict.fromkeys(name for s in knows for name in s.backs))
-    return Reply(" ".join(s.text for s in knows), None, actions, None, [], backs)

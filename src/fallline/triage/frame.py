@@ -1,0 +1,175 @@
+"""What a question is about: the things it names and what they do (frames.toml), and how far a claim is about the same.
+
+Words shared by accident make an answer fluent and wrong: "per-sample gradients with vmap" is asked of BatchNorm in our wordings, and of indexing in the question.
+A claim's own subject is what its wordings name; a question that does not name it asks something else, and so does one whose subject the claim never speaks of.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from fallline.triage.claim import Claim, claims
+from fallline.triage.kept import kept
+from fallline.triage.words import root, tokens, tokens_each
+
+__all__ = ["Agreement", "Frame", "agreement", "at_home", "framed", "related"]
+
+_HOME = Path(__file__).parent / "frames.toml"
+_HOME_THINGS = 2
+_BEGINNING = 3  # letters by which a word that ends in `*` is found
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The things that a question names, and the signs: what it says that they do."""
+
+    things: frozenset[str]
+    signs: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How far a claim is about what a question is about."""
+
+    own: float  # how much of the claim's own subject the question names, by weight (0 to 1)
+    shared: int  # signs of the question that the claim's wordings name
+    unexplained: int  # and those that it never speaks of
+
+
+@dataclass(frozen=True, slots=True)
+class _Lexicon:
+    exact: dict[str, list[tuple[str, tuple[str, ...]]]]  # by the root of the first word
+    begun: dict[str, list[tuple[str, tuple[str, ...]]]]  # by its first letters
+    signs: frozenset[str]
+    everyday: frozenset[str]
+
+
+@cache
+def _lexicon() -> _Lexicon:
+    raw: dict[str, dict[str, str]] = kept(
+        "frames", lambda: tomllib.loads(_HOME.read_text(encoding="utf-8"))
+    )
+    exact: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    begun: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    for group in ("things", "signs"):
+        for name, written in raw[group].items():
+            for phrase in written.split("|"):
+                parts = tuple(p if p[-1] == "*" else root(p) for p in phrase.split())
+                first = parts[0]
+                if first[-1] == "*":
+                    begun.setdefault(first[:_BEGINNING].rstrip("*"), []).append((name, parts))
+                else:
+                    exact.setdefault(first, []).append((name, parts))
+    return _Lexicon(
+        exact, begun, frozenset(raw["signs"]), frozenset(raw["scope"]["everyday"].split())
+    )
+
+
+def _named(words: list[str]) -> set[str]:
+    """The things and signs that words name."""
+    lexicon = _lexicon()
+    roots = [root(w) for w in words]
+    found: set[str] = set()
+    for at, word in enumerate(words):
+        near = lexicon.exact.get(roots[at], ())
+        for length in range(2, _BEGINNING + 1):
+            near = (*near, *lexicon.begun.get(word[:length], ()))
+        for name, parts in near:
+            if name not in found and _stands(parts, words, roots, at):
+                found.add(name)
+    return found
+
+
+def _stands(parts: tuple[str, ...], words: list[str], roots: list[str], at: int) -> bool:
+    if at + len(parts) > len(words):
+        return False
+    return all(
+        words[at + n].startswith(p[:-1]) if p[-1] == "*" else roots[at + n] == p
+        for n, p in enumerate(parts)
+    )
+
+
+def framed(prose: str, code: str = "") -> Frame:
+    """The frame of a question: what its prose names, and the things of its code."""
+    signs = _lexicon().signs
+    said = _named(tokens(prose))
+    return Frame(frozenset(said | _named(tokens(code))) - signs, frozenset(said & signs))
+
+
+def at_home(frame: Frame) -> bool:
+    """Whether a question names things that only training has: two of them are no accident."""
+    return len(frame.things - _lexicon().everyday) >= _HOME_THINGS
+
+
+@dataclass(frozen=True, slots=True)
+class _Subject:
+    """What a claim is about: each thing with the share of its wordings that name it, all that it speaks of, and the signs of its wordings."""
+
+    own: dict[str, float]
+    speaks: frozenset[str]
+    signs: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    subjects: tuple[_Subject, ...]
+    weight: dict[str, float]
+
+
+@cache
+def _index() -> _Index:
+    subjects, weight = kept("subjects", _indexed)
+    return _Index(tuple(_Subject(*s) for s in subjects), weight)
+
+
+def _indexed() -> tuple[
+    list[tuple[dict[str, float], frozenset[str], frozenset[str]]], dict[str, float]
+]:
+    signs = _lexicon().signs
+    subjects = []
+    spread: dict[str, int] = {}
+    wordings = iter(tokens_each(ask for c in claims() for ask in c.asks))
+    texts = tokens_each(" ".join(_spoken(c)) for c in claims())
+    for claim, said in zip(claims(), texts, strict=True):
+        asked = [_named(next(wordings)) for _ in claim.asks]
+        counts = {t: sum(t in one for one in asked) / len(asked) for t in set().union(*asked)}
+        own = {t: share for t, share in counts.items() if t not in signs}
+        for thing in own:
+            spread[thing] = spread.get(thing, 0) + 1
+        speaks = frozenset(_named(said)) | frozenset(counts)
+        subjects.append((own, speaks, frozenset(counts) & signs))
+    weight = {t: math.log((len(subjects) + 1) / n) for t, n in spread.items()}
+    return subjects, weight
+
+
+def _spoken(claim: Claim) -> Iterable[str]:
+    yield claim.says
+    yield from (a.do for a in claim.actions)
+    yield from claim.messages
+    if claim.when is not None:
+        yield " ".join(w.rstrip("*") for w in claim.when.words())
+
+
+def agreement(number: int, frame: Frame) -> Agreement:
+    """How far a claim (by its number) and a question are about the same."""
+    index = _index()
+    subject = index.subjects[number]
+    # a thing that all wordings name is the subject; one that a single wording names is an example
+    own = {t: share**2 * index.weight[t] for t, share in subject.own.items()}
+    named = sum(weight for thing, weight in own.items() if thing in frame.things)
+    return Agreement(
+        named / sum(own.values()) if own else 1.0,
+        len(frame.signs & subject.signs),
+        len(frame.signs - subject.speaks),
+    )
+
+
+def related(number: int, frame: Frame) -> bool:
+    """Whether a claim is about one of the things that a question names, and not only about something everyday."""
+    own = frozenset(_index().subjects[number].own)
+    return bool(own & frame.things - _lexicon().everyday)
