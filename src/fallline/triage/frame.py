@@ -7,6 +7,7 @@ A claim's own subject is what its wordings name; a question that does not name i
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from fallline.triage.claim import Claim, claims
 from fallline.triage.kept import kept
 from fallline.triage.words import root, tokens, tokens_each
 
-__all__ = ["Agreement", "Frame", "agreement", "at_home", "framed", "related"]
+__all__ = ["Agreement", "Frame", "agreement", "at_home", "framed", "related", "speaks_of_things"]
 
 _HOME = Path(__file__).parent / "frames.toml"
 _HOME_THINGS = 2
+_FIRST = re.compile(r"(?<=[.:;])\s")
 _BEGINNING = 3  # letters by which a word that ends in `*` is found
 
 
@@ -37,8 +39,8 @@ class Agreement:
     """How far a claim is about what a question is about."""
 
     own: float  # how much of the claim's own subject the question names, by weight (0 to 1)
-    shared: int  # signs of the question that the claim's wordings name
-    unexplained: int  # and those that it never speaks of
+    answer: float  # and of that part of it which the first sentence of its answer is about
+    unexplained: int  # the signs of the question that it never speaks of
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +110,11 @@ def at_home(frame: Frame) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What a claim is about: each thing with the share of its wordings that name it, all that it speaks of, and the signs of its wordings."""
+    """What a claim is about: each thing with the share of its wordings that name it, those that its answer begins with, and all things and signs that it speaks of."""
 
     own: dict[str, float]
+    answer: frozenset[str]
     speaks: frozenset[str]
-    signs: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +137,15 @@ def _indexed() -> tuple[
     spread: dict[str, int] = {}
     wordings = iter(tokens_each(ask for c in claims() for ask in c.asks))
     texts = tokens_each(" ".join(_spoken(c)) for c in claims())
-    for claim, said in zip(claims(), texts, strict=True):
+    firsts = tokens_each(_FIRST.split(c.says)[0] for c in claims())
+    for claim, said, first in zip(claims(), texts, firsts, strict=True):
         asked = [_named(next(wordings)) for _ in claim.asks]
         counts = {t: sum(t in one for one in asked) / len(asked) for t in set().union(*asked)}
         own = {t: share for t, share in counts.items() if t not in signs}
         for thing in own:
             spread[thing] = spread.get(thing, 0) + 1
         speaks = frozenset(_named(said)) | frozenset(counts)
-        subjects.append((own, speaks, frozenset(counts) & signs))
+        subjects.append((own, frozenset(_named(first)) & own.keys(), speaks))
     weight = {t: math.log((len(subjects) + 1) / n) for t, n in spread.items()}
     return subjects, weight
 
@@ -161,15 +164,26 @@ def agreement(number: int, frame: Frame) -> Agreement:
     subject = index.subjects[number]
     # a thing that all wordings name is the subject; one that a single wording names is an example
     own = {t: share**2 * index.weight[t] for t, share in subject.own.items()}
-    named = sum(weight for thing, weight in own.items() if thing in frame.things)
     return Agreement(
-        named / sum(own.values()) if own else 1.0,
-        len(frame.signs & subject.signs),
+        _named_share(own, frame),
+        _named_share({t: index.weight[t] for t in subject.answer}, frame),
         len(frame.signs - subject.speaks),
     )
+
+
+def _named_share(things: dict[str, float], frame: Frame) -> float:
+    """How much of these things, by weight, a question names; of none, all."""
+    named = sum(weight for thing, weight in things.items() if thing in frame.things)
+    return named / sum(things.values()) if things else 1.0
 
 
 def related(number: int, frame: Frame) -> bool:
     """Whether a claim is about one of the things that a question names, and not only about something everyday."""
     own = frozenset(_index().subjects[number].own)
     return bool(own & frame.things - _lexicon().everyday)
+
+
+def speaks_of_things(frame: Frame, text: str) -> bool:
+    """Whether a text speaks of at least half of the things that a question names, everyday ones aside."""
+    asked = frame.things - _lexicon().everyday
+    return 2 * len(asked & _named(tokens(text))) >= len(asked)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from fallline.triage.choose import Nearest
 from fallline.triage.claim import Action
+from fallline.triage.frame import Frame, speaks_of_things
 from fallline.triage.judge import answers, speaks_of
 from fallline.triage.playbook import Case, Step
 from fallline.triage.words import tokens
@@ -63,12 +64,12 @@ class Reply:
 
 
 def known_of_it(
-    cases: Sequence[Case], found: bool, text: str, told: bool, nearest: Nearest | None
+    cases: Sequence[Case], found: bool, text: str, told: bool, nearest: Nearest | None, frame: Frame
 ) -> Reply:
     """What the nearest case knows, or a question back."""
     if not cases and not found and nearest is None:
         return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
-    return _from_case(cases, text, told, nearest)
+    return _from_case(cases, text, told, nearest, frame)
 
 
 def unknown(message: str) -> Reply:
@@ -113,7 +114,9 @@ def _small(text: str) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
-def _from_case(cases: Sequence[Case], text: str, told: bool, nearest: Nearest | None) -> Reply:
+def _from_case(
+    cases: Sequence[Case], text: str, told: bool, nearest: Nearest | None, frame: Frame
+) -> Reply:
     """No claim knows the question: what its case knows, what to measure first, and the fix that comes first."""
     if not cases:
         return _not_known(None, nearest)
@@ -124,7 +127,8 @@ def _from_case(cases: Sequence[Case], text: str, told: bool, nearest: Nearest | 
         return len({word[:5] for word in tokens(said) if len(word) > 3} & asked)
 
     knows = sorted(case.knows, key=lambda s: -near(s.text))[:2]
-    if not (told or answers(text, knows) or speaks_of(text, case.texts())):
+    of_it = speaks_of_things(frame, " ".join(s.text for s in knows))
+    if not (told or (of_it and (answers(text, knows) or speaks_of(text, case.texts())))):
         return _not_known(case.measure[0], nearest)
     measure = case.measure[0]
     actions = [

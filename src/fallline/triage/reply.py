@@ -149,7 +149,7 @@ def compose(
         return _clean_run(looked, None, run)
     if not told and (printed := from_message(raw.strip().partition("\n")[0], raw)) is not None:
         return Reply(printed.says, None, printed.actions)  # a line of a log without a class
-    reply = known_of_it(cases, bool(evidence.findings), text, told, choice.nearest)
+    reply = known_of_it(cases, bool(evidence.findings), text, told, choice.nearest, frame)
     reply.says = f"{looked} {reply.says}".strip()
     if reply.clarify == NARROW and (of_it := named_at_all(raw, raw)) is not None:
         reply.says = f"{of_it.says} {reply.says}"
