@@ -48,16 +48,16 @@ _ENOUGH = 0.62  # the least that answers
 _SECOND = 0.85  # a second claim is worth as much of the first's score
 # how sure it is that a claim which only words lead to answers the question: fitted on judged answers to 134 questions of strangers (benchmarks/RESULTS.md)
 _SURE = {
-    "score": 0.54,
-    "speaks": 2.06,
-    "own": 0.96,
+    "score": 0.56,
+    "speaks": 2.08,
+    "own": 0.95,
     "answer": 1.42,
-    "unexplained": -0.76,
-    "base": -3.18,
+    "unexplained": -0.56,
+    "base": -3.31,
 }
-_LINE = -0.25  # with less it is not given
-_FAR = -2.0  # and with less it is not even named as the nearest
-_NEAR = 0.2  # unless it sounds this much like it
+_LINE = -0.4  # with less it is not given
+_FAR = -1.0  # and with less it is not even named as the nearest
+_NEAR = 0.25  # unless it sounds this much like it
 _SAME = 0.7  # a question that sounds this much like a wording is that question
 _FEW, _MOST = 3, 12  # sentences of a question that is taken as a whole, and that are looked at
 _SENTENCE = re.compile(r"\n+|(?<=[.?!])\s+|(?<=[？。！])")
@@ -328,6 +328,8 @@ def _offered(n: int, frame: Frame) -> bool:
 
 
 def _sure(score: float, speaks: float, fits: Agreement) -> float:
+    if fits.lacks:
+        return -math.inf  # it is about something that was not asked about
     return (
         _SURE["score"] * score
         + _SURE["speaks"] * speaks

@@ -41,6 +41,7 @@ class Agreement:
     own: float  # how much of the claim's own subject the question names, by weight (0 to 1)
     answer: float  # and of that part of it which the first sentence of its answer is about
     unexplained: int  # the signs of the question that it never speaks of
+    lacks: bool  # the question does not name a thing that all wordings of the claim name
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,10 @@ def agreement(number: int, frame: Frame) -> Agreement:
         _named_share(own, frame),
         _named_share({t: index.weight[t] for t in subject.answer}, frame),
         len(frame.signs - subject.speaks),
+        any(
+            share == 1 and thing not in frame.things and thing not in _lexicon().everyday
+            for thing, share in subject.own.items()
+        ),
     )
 
 
