@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fallline.triage.answer import answer
+from fallline.triage.choose import Nearest
 from fallline.triage.claim import claims
 from fallline.triage.frame import agreement, at_home, framed
+from fallline.triage.honest import known_of_it
 
 NUMBER = {claim.id: n for n, claim in enumerate(claims())}
 
@@ -53,9 +55,9 @@ def test_a_claim_about_something_else_is_not_given(asked: str, never: str) -> No
 
 
 def test_what_is_not_known_is_said_with_the_nearest_question_and_a_command() -> None:
-    reply = answer(
-        "The EMA copy refuses to learn\n\nThe weights of the moving average seem not to be updated, its loss plateaus."
-    ).reply
+    claim = claims()[0]
+    near = Nearest(claim, claim.asks[0])
+    reply = known_of_it([], False, "", False, near, framed(""))
     assert reply.claims == [] and reply.clarify
     assert "no measured answer" in reply.answer and "nearest" in reply.answer
     assert any(a.code.startswith("fallline ask ") for a in reply.actions)
