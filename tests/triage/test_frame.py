@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fallline.triage.answer import answer
+from fallline.triage.arithmetic import reckoned
 from fallline.triage.choose import Nearest
 from fallline.triage.claim import claims
 from fallline.triage.frame import agreement, at_home, framed
@@ -83,3 +84,16 @@ def test_documentation_is_no_answer_to_a_complaint() -> None:
 def test_two_things_of_training_make_a_question_ours(asked: str, ours: bool) -> None:
     assert at_home(framed(asked)) is ours
     assert answer(asked).reply.ours is ours
+
+
+def test_a_set_up_in_a_long_post_is_no_question_about_memory() -> None:
+    story = " ".join(
+        ["The loss looks healthy and falls slowly, as in the last runs of this project."] * 6
+    )
+    setup = (
+        "31B model on one GPU of 80 GB, per_device_batch_size=1, accumulation 8, optim adamw_8bit."
+    )
+    spike = f"grad_norm spikes to 11000 on one step of LoRA\n{story}\n{setup}\nIs the gradient norm normal?"
+    assert reckoned(spike) is None
+    fits = f"Does a 31B model fit on one GPU?\n{story}\n{setup}"
+    assert reckoned(fits) is not None

@@ -35,6 +35,11 @@ _LENGTH = re.compile(
 _SECONDS = re.compile(
     r"(?i)\b(\d+(?:\.\d+)?)\s?s(?:ec\w*)?\s*(?:per|/|a)\s*(?:step|update|iteration|it)\b"
 )
+_COUNT = re.compile(
+    r"(?i)\bhow (?:many|much|long|large|big)|\b(?:effective|global|total) batch|\btokens?\b|\bfinish|\bscal\w+"
+)
+_QUESTION = re.compile(r"[^.?!\n]*\?")
+_SHORT = 60  # words of a question that is taken as a whole
 _FILLED = 0.9  # of a card that a plan may fill
 _PLANNED = 2048  # tokens in a micro-batch that `measure plan` takes unless told
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
@@ -49,8 +54,18 @@ class Sum:
 
 def reckoned(text: str) -> Sum | None:
     """The answer to a question that its own numbers answer; None for any other."""
-    wanted = _MEMORY.search(text) and not _FULL.search(text)
-    return _updates(text) or (_memory(text) if wanted else None)
+    asked = _asked(text)
+    wanted = _MEMORY.search(asked) and not _FULL.search(text)
+    counted = _updates(text) if asked is text or _COUNT.search(asked) else None
+    return counted or (_memory(text) if wanted else None)
+
+
+def _asked(text: str) -> str:
+    """Where a long post says what it asks: its title and its sentences with a question mark. Sizes, cards and batches further down describe a set-up."""
+    if len(text.split()) <= _SHORT:
+        return text
+    title, _, rest = text.strip().partition("\n")
+    return "\n".join([title, *_QUESTION.findall(rest)])
 
 
 def _first(pattern: re.Pattern[str], text: str) -> float | None:

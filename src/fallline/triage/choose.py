@@ -57,7 +57,6 @@ _SURE = {
 }
 _LINE = -0.4  # with less it is not given
 _FAR = -1.0  # and with less it is not even named as the nearest
-_NEAR = 0.25  # unless it sounds this much like it
 _SAME = 0.7  # a question that sounds this much like a wording is that question
 _FEW, _MOST = 3, 12  # sentences of a question that is taken as a whole, and that are looked at
 _SENTENCE = re.compile(r"\n+|(?<=[.?!])\s+|(?<=[？。！])")
@@ -305,14 +304,14 @@ def choose(
 def _nearest(
     ranked: list[Chosen], like: dict[int, float], prose: str, frame: Frame | None
 ) -> Nearest | None:
-    """The claim to name where none is sure enough to be given: the surest of those that might answer, else the one that sounds most like the question. It must be about a thing that the question names; one that asks back or points elsewhere is no answer to offer."""
+    """The claim to name where none is sure enough to be given: the surest of those that might answer. It must be about a thing that the question names; one that asks back or points elsewhere is no answer to offer, and one that only sounds like the question costs more trust than none."""
     if frame is None:
         return None
     might = {c.claim.id: c.sure for c in ranked if _FAR <= c.sure < math.inf}
     near = [
-        (might.get(claims()[n].id, _FAR), much, n)
+        (might[claims()[n].id], much, n)
         for n, much in like.items()
-        if (claims()[n].id in might or much >= _NEAR) and _offered(n, frame)
+        if claims()[n].id in might and _offered(n, frame)
     ]
     if not near:
         return None

@@ -32,7 +32,7 @@ NOT_OURS = (
 )
 PERHAPS_OURS = "If it is one, paste the error message, or say what the run does."
 ASK_BACK = "What do you see: an error message, a loss that is NaN, flat or rising, a run that is slow, or one that runs out of memory?"
-NARROW = "What goes wrong, or what do you want to achieve with it?"
+NARROW = "Can you say it in one sentence: what happens, and what did you expect?"
 WHOLE = "Which line of your own code is the last one in the traceback, and what does it compute?"
 READ = Action(
     "Ask again with the file:", code='fallline ask "..." --code train.py', proof={"bash": "yes"}
@@ -107,7 +107,7 @@ def _not_known(measure: Step | None, nearest: Nearest | None) -> Reply:
                 see=f"It shows: {_small(measure.tells)}",
             )
         )
-    return Reply(f"{says}. {NARROW}", None, actions, NARROW)
+    return Reply(f"{says}. {NARROW}", None, actions or [SHOW], NARROW)
 
 
 def _small(text: str) -> str:
@@ -129,7 +129,7 @@ def _from_case(
     knows = sorted(case.knows, key=lambda s: -near(s.text))[:2]
     of_it = speaks_of_things(frame, " ".join(s.text for s in knows))
     if not (told or (of_it and (answers(text, knows) or speaks_of(text, case.texts())))):
-        return _not_known(case.measure[0], nearest)
+        return _not_known(case.measure[0] if of_it else None, nearest)
     measure = case.measure[0]
     actions = [
         Action(

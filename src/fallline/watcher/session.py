@@ -123,8 +123,10 @@ class Session:
         decay = Decay(objects, observed)
         statistics = RunningStatistics(progress, observed)
         shared, tables = SharedModules(objects, observed), FixedTables(objects, observed)
-        self.own_targets = own_targets = OwnTargets(objects, progress, observed)
-        self.loss_inputs = loss_inputs = LossInputs(progress, observed)
+        self.early_looks = early_looks = (
+            OwnTargets(objects, progress, observed),
+            LossInputs(progress, observed),
+        )
         forwards = Forwards(
             emitter, routine, objects, window, wrappers, progress, draft, origin, graphs, kept, statistics, fuse
         )  # fmt: skip
@@ -158,8 +160,8 @@ class Session:
             decay.stepped(progress.steps)
             shared.stepped(progress.steps)
             tables.stepped(progress.steps)
-            own_targets.stepped(progress.steps)
-            loss_inputs.stepped(progress.steps)
+            for look in early_looks:
+                look.stepped(progress.steps)
             kept.stepped()
             self.judge.stepped(progress.steps)
 
@@ -202,8 +204,8 @@ class Session:
         self.taps.start()
         self.trail.start()
         self.lessons.start(rebind=rebind)
-        self.own_targets.start(self.fuse, rebind=rebind)
-        self.loss_inputs.start(self.fuse, rebind=rebind)
+        for look in self.early_looks:
+            look.start(self.fuse, rebind=rebind)
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
         os.register_at_fork(after_in_child=self._forked)
@@ -217,8 +219,8 @@ class Session:
         self.taps.stop()
         self.trail.stop()
         self.lessons.stop()
-        self.own_targets.stop()
-        self.loss_inputs.stop()
+        for look in self.early_looks:
+            look.stop()
         self.hand_updates.stop()
 
     def _wake(self, call: StepCall) -> None:
@@ -228,8 +230,8 @@ class Session:
         self.taps.start()
         self.trail.start()
         self.lessons.start(rebind=self.taps.rebind)
-        self.own_targets.start(self.fuse, rebind=self.taps.rebind)
-        self.loss_inputs.start(self.fuse, rebind=self.taps.rebind)
+        for look in self.early_looks:
+            look.start(self.fuse, rebind=self.taps.rebind)
         self._forks.claim()
         if self.trains is not None:
             self.fuse.safely(self.trains)
@@ -244,8 +246,8 @@ class Session:
         self.duty.stop()
         self.taps.stop()
         self.collectives.stop()
-        self.own_targets.stop()
-        self.loss_inputs.stop()
+        for look in self.early_looks:
+            look.stop()
         self._engine.remove()
         safely(self.hand_updates.finish)
         safely(self.owners.look)

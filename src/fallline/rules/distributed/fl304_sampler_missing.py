@@ -24,6 +24,7 @@ _SHARED_OUT = re.compile(
     r"Sampler|split_dataset_by_node|\.shard\(|num_shards|num_replicas|IterableDataset|wds\.|webdataset"
     r"|seed\w*\s*\+\s*[\w.]*rank|rank\w*\s*\+\s*[\w.]*seed|manual_seed\([^)]*rank|rank\w*\s*::|(%|::)\s*[\w.]*world_size"
 )
+_TRAINS = re.compile(r"backward\(|train_step|training_step|\.fit\(")
 _NOT_TRAINING = re.compile(r"val|test|eval|dev|infer", re.IGNORECASE)
 _BRANCH = re.compile(r"dist|ddp|world|rank|parallel|gpu", re.IGNORECASE)
 _LOADER = "torch.utils.data.DataLoader"
@@ -65,13 +66,17 @@ for epoch in range(epochs):
         if not wrapped or not is_distributed(module) or owned_by_framework(module):
             return
         homes = {id(module): (module, [*module.calls(_LOADER)])}
+        reached = {id(module): module}
         for call in module.all(ast.Call):
             for home, function in called_functions(module, call):
+                reached[id(home)] = home
                 inside = [c for c in below(function, ast.Call) if home.resolve(c.func) == _LOADER]
                 if home is not module and inside:
                     homes.setdefault(id(home), (home, []))[1].extend(inside)
         if any(_SHARED_OUT.search(_code(home)) for home, _ in homes.values()):
             return
+        if not any(_TRAINS.search(_code(home)) for home in reached.values()):
+            return  # it looks at the data, or at what a model makes of it: every rank may need all of it
         for home, loaders in homes.values():
             for loader in dict.fromkeys(loaders):
                 if (
@@ -174,6 +179,11 @@ rank = dist.get_rank()
 torch.manual_seed(1337 + rank)
 model = DDP(torch.nn.Linear(8, 2).cuda())
 loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=16, shuffle=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (inputs,) in loader:
+    optimizer.zero_grad()
+    model(inputs.cuda()).mean().backward()
+    optimizer.step()
 """,
         # only the validation data is shuffled
         """\
@@ -185,6 +195,22 @@ from torch.utils.data import DataLoader, TensorDataset
 dist.init_process_group("nccl")
 model = DDP(torch.nn.Linear(8, 2).cuda())
 val_loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=16, shuffle=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.randn(16, 8).cuda()).mean().backward()
+optimizer.step()
+""",
+        # nothing is trained: every rank looks at all features
+        """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+
+dist.init_process_group("nccl")
+model = DDP(torch.nn.Linear(8, 2).cuda()).eval()
+loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=64, shuffle=True)
+with torch.no_grad():
+    features = model(next(iter(loader))[0].cuda())
 """,
         # one process
         """\
@@ -193,6 +219,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 model = torch.nn.DataParallel(torch.nn.Linear(8, 2))
 loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=16, shuffle=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (inputs,) in loader:
+    optimizer.zero_grad()
+    model(inputs).mean().backward()
+    optimizer.step()
 """,
     )
 
