@@ -168,10 +168,12 @@ import torch
 import torch.nn.functional as F
 
 model = torch.nn.Linear(8, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 inputs, targets = torch.randn(16, 8), torch.randint(0, 5, (16,))
 logits = model(inputs)
 loss = F.cross_entropy(logits, targets)
 loss.backward()
+optimizer.step()
 accuracy = (F.softmax(logits, dim=1).argmax(dim=1) == targets).float().mean()
 """,
         """\
@@ -179,18 +181,22 @@ import torch
 import torch.nn.functional as F
 
 student, teacher = torch.nn.Linear(8, 5), torch.nn.Linear(8, 5)
+optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
 inputs = torch.randn(16, 8)
 with torch.no_grad():
     soft_targets = F.softmax(teacher(inputs) / 2.0, dim=1)
 F.cross_entropy(student(inputs), soft_targets).backward()
+optimizer.step()
 """,
         """\
 import torch
 from torch import nn
 
 model = nn.Sequential(nn.Linear(8, 5), nn.LogSoftmax(dim=1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 criterion = nn.CrossEntropyLoss()
 criterion(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 3])).backward()
+optimizer.step()
 """,
         """\
 import torch
@@ -212,16 +218,20 @@ class Gated(nn.Module):
 
 
 model = Gated()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 criterion = nn.CrossEntropyLoss()
 criterion(model(torch.randn(4, 8)), torch.tensor([0, 1, 2, 3])).backward()
+optimizer.step()
 """,
         """\
 import torch
 from torch import nn
 
 model = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 criterion = nn.BCELoss()
 criterion(model(torch.randn(4, 8)), torch.ones(4, 1)).backward()
+optimizer.step()
 """,
         """\
 import torch

@@ -144,15 +144,19 @@ import torch
 import torch.nn.functional as F
 
 model = torch.nn.Linear(8, 5)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 inputs, targets = torch.randn(16, 8), torch.randint(0, 5, (16,))
 (F.nll_loss(F.log_softmax(model(inputs), dim=1), targets) + F.cross_entropy(model(inputs), targets)).backward()
+optimizer.step()
 """,
         """\
 import torch
 from torch import nn
 
 model = nn.Sequential(nn.Linear(8, 1), nn.Sigmoid())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 nn.BCELoss()(model(torch.randn(4, 8)), torch.ones(4, 1)).backward()
+optimizer.step()
 """,
         """\
 import torch
