@@ -43,7 +43,7 @@ EXAMPLES = (
         "image_classifier",
         ("--epochs", "2"),
         ("FL401", "FL402", "FL606"),
-        ("FL401",),
+        ("FL401", "FL606"),
         r"accuracy ([\d.]+)",
         learned=(0.9, 1.0),
         failed=(0.0, 0.85),
