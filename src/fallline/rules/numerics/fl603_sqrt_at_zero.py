@@ -8,14 +8,7 @@ from collections.abc import Iterator
 
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.algebra import DEAD_BRANCH, Range
-from fallline.flow.calls import (
-    last_name,
-    names_in,
-    operand,
-    operations,
-    receiver,
-    squared_base,
-)
+from fallline.flow.calls import last_name, names_in, operand, operations, receiver, squared_base
 from fallline.flow.gradients import begins_random, detached_later, takes_no_gradient
 from fallline.flow.losses import in_loss, unguarded
 from fallline.flow.modules import learns
