@@ -118,18 +118,25 @@ def templates() -> list[str]:
     import trl
 
     files = sorted((Path(trl.__file__).parent / "chat_templates").glob("*.jinja"))
-    rows = [_template(path) for path in files]
-    usable = [r for r in rows if r is not None]
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for path in files:
+        if (seen := _template(path)) is not None:
+            alike.setdefault(seen, []).append(path.stem)
+    usable = sum(map(len, alike.values()))
     return [
-        f"TRL ships {len(rows)} chat templates; {len(usable)} of them render a plain conversation of two turns with a tokenizer that has their special tokens.",
+        f"TRL ships {len(files)} chat templates; {usable} of them render a plain conversation of two turns with a tokenizer that has their special tokens.",
         "",
-        "| template | writes a begin token: doubled if tokenized again (FL014) | assistant mask (FL011 if empty) | the mask covers the end of the turn (else FL010) |",
+        "| writes a begin token: doubled if tokenized again (FL014) | assistant mask (FL011 if empty) | the mask covers the end of the turn (else FL010) | templates |",
         "|---|---|---|---|",
-        *usable,
+        *(
+            f"| {' | '.join(seen)} | {len(names)}: {', '.join(names)} |"
+            for seen, names in sorted(alike.items(), reverse=True)
+        ),
     ]
 
 
-def _template(path: Path) -> str | None:
+def _template(path: Path) -> tuple[str, str, str] | None:
+    """Does it write a begin token, does it mark the answers, and with the end of the turn? None where it cannot render."""
     from tiny import tokenizer
 
     text = path.read_text(encoding="utf-8")
@@ -144,8 +151,7 @@ def _template(path: Path) -> str | None:
     mask = found["assistant_masks"]
     begins = "yes" if rendered.startswith(words.bos_token) else "no"
     if not any(mask):
-        return f"| {path.stem} | {begins} | empty | – |"
-    share = sum(mask) / len(mask)
+        return begins, "empty", "–"
     ids = found["input_ids"]
     last = max(i for i, m in enumerate(mask) if m)
     first = words.decode(ids[last : last + 1]).strip()
@@ -155,7 +161,7 @@ def _template(path: Path) -> str | None:
         if first in words.all_special_tokens or first in marks or not after
         else f"no: `{after[:20]}` comes after"
     )
-    return f"| {path.stem} | {begins} | {share:.0%} of the tokens | {covered} |"
+    return begins, "marks the answers", covered
 
 
 def collators() -> list[str]:

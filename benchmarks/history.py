@@ -249,7 +249,7 @@ def _line(j: Judged) -> str:
 
 
 def table(judged: list[Judged]) -> str:
-    """Static rows with a code of ours: found before, silent after; then by rule."""
+    """Static rows with a code of ours: found before, silent after; then the rules that missed one."""
     from fallline.rules import rule_names
 
     names = rule_names()
@@ -261,16 +261,14 @@ def table(judged: list[Judged]) -> str:
         f"Found before the repair: **{found} of {len(ours)} ({100 * found / max(1, len(ours)):.0f} %)**. "
         f"Of those, silent after it: {silent} of {found} ({100 * silent / max(1, found):.0f} %).",
         "",
-        "| rule | repairs | found before | silent after | missed |",
-        "|---|---|---|---|---|",
+        "| rules with a miss | repairs | found before | missed |",
+        "|---|---|---|---|",
     ]
-    for code in sorted({j.row.code for j in ours}):
+    for code in sorted({j.row.code for j in ours if not j.found}):
         mine = [j for j in ours if j.row.code == code]
-        told = [j for j in mine if j.found]
-        missed = ", ".join(sorted(j.row.repo for j in mine if not j.found))
-        silenced = sum(j.silent for j in told)
+        missed = sorted(j.row.repo for j in mine if not j.found)
         lines.append(
-            f"| {names.get(code, '?')} ({code}) | {len(mine)} | {len(told)} | {silenced} | {missed} |"
+            f"| {names.get(code, '?')} ({code}) | {len(mine)} | {len(mine) - len(missed)} | {', '.join(missed)} |"
         )
     return "\n".join(lines)
 

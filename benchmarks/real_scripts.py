@@ -318,6 +318,11 @@ class Kept:
         broken = [kept for rows in runs.values() for what, kept in rows.items() if what]
         listed = sum(len(BREAKS.get(real.name, ())) for real in chosen)
         codes = sorted({str(kept["code"]) for kept in (*whole, *broken)})
+        quiet = [
+            n
+            for n, rows in runs.items()
+            if str(rows.get("", {}).get("row")).endswith("| nothing |")
+        ]
         return "\n".join(
             (
                 f"`python benchmarks/real_scripts.py --mirror DIR --site DIR`, {machine()}, one thread. Data is made up, loops are untouched. "
@@ -328,7 +333,9 @@ class Kept:
                 f"{listed} are listed in public_scripts/breaks.py.",
                 "",
                 *good,
-                *self.table(chosen, False),
+                *(r for r in self.table(chosen, False) if not r.endswith("| nothing |")),
+                "",
+                f"The others have no error and no warning: {', '.join(quiet)}.",
                 "",
                 "Broken in one way each:",
                 "",

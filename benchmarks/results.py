@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 
 FILE = Path(__file__).parent / "RESULTS.md"
-HEAD = "# Measured\n\nEach section is written by the script it names. Numbers are of the machine and day it says.\n"
+HEAD = "# Measured\n\nEach section names the script that produces it, the machine and the day.\n"
 
 
 def machine() -> str:
