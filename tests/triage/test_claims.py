@@ -21,10 +21,10 @@ from tests.triage.test_playbook_code import world
 from fallline.cli.main import main
 from fallline.rules import rule_by_code
 from fallline.specialists import SPECIALISTS
-from fallline.triage.claim import Action, Claim, claims
+from fallline.triage.claim import Action, Claim, claims, points
 from fallline.triage.playbook import facts
 
-CLAIMS = claims()
+CLAIMS = (*claims(), *points())
 BEHAVIOURS = {
     name: function
     for home in homes("behaviours")
@@ -70,7 +70,7 @@ def test_names_are_unique_and_specialists_exist() -> None:
 def test_every_claim_rests_on_something(claim: Claim) -> None:
     given = {ALSO.get(name, name.replace("_", "-")) for name in PROVOKED} | RECORDED.keys()
     assert claim.backs and claim.says and claim.specialist
-    assert claim.asks or claim.messages
+    assert claim.asks or claim.messages or claim.sees
     assert claim.verdict in {None, "yes", "no", "depends"}
     for back in claim.backs:
         if back in {"error", "ranks"}:

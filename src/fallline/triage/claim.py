@@ -11,6 +11,11 @@
     wraps: yes                                the message only reports that something else failed: any other one decides
     rules: FL201                              findings that lead here
     code: optimizer-before-model              a shape of the pasted code that leads here (seen.py)
+    sees: X.softmax(dim=0)                    in `points/`: what the pasted code must hold, capitals for anything (pattern.py); one line for each spelling
+    and: L.backward()                         and this too, with the same things for the same letters
+    without: X.detach()                       and this nowhere
+    where: X ~ logits|scores                  and what a letter stands for reads like this (`!~`: does not)
+    asked: softmax|dim*                       said only if the question names this; without it the code alone leads here
     shows: loss zero & norm nan always        what the numbers of a pasted log must show to lead here (numbers.py)
     verdict: no                               to the wordings above that want a yes or a no, and to questions that ask the same; `no, turns`: to "is it right?"
     yes: must I unscale before I clip?        a wording with a verdict of its own (`yes:`, `no:`)
@@ -41,9 +46,9 @@ from pathlib import Path
 
 from fallline.triage.words import Phrase, Said, phrases
 
-__all__ = ["Action", "Claim", "Condition", "claims"]
+__all__ = ["Action", "Claim", "Condition", "claims", "points"]
 
-_HOME = Path(__file__).parent / "claims"
+_HOME = Path(__file__).parent
 _PROOF = frozenset({"check", "world", "after", "ranks", "gpu", "lightning"})
 
 
@@ -115,6 +120,11 @@ class Claim:
     never: Condition | None = None
     rules: tuple[str, ...] = ()
     code: str = ""
+    sees: list[str] = field(default_factory=list)
+    also: list[str] = field(default_factory=list)
+    without: list[str] = field(default_factory=list)
+    where: list[str] = field(default_factory=list)
+    asked: Condition | None = None
     shows: tuple[tuple[str, ...], ...] = ()  # groups of facts, one of each
     verdict: str | None = None
     turns: bool = False
@@ -150,8 +160,18 @@ class Claim:
 @cache
 def claims() -> tuple[Claim, ...]:
     """All claims, in the order of their files."""
+    return _of(_HOME / "claims")
+
+
+@cache
+def points() -> tuple[Claim, ...]:
+    """What pasted code does at a place that people ask about."""
+    return _of(_HOME / "points")
+
+
+def _of(folder: Path) -> tuple[Claim, ...]:
     found: list[Claim] = []
-    for path in sorted(_HOME.glob("*.md")):
+    for path in sorted(folder.glob("*.md")):
         found += _Page(path.read_text(encoding="utf-8")).claims
     return tuple(found)
 
@@ -236,6 +256,16 @@ class _Page:
                 claim.rules = tuple(value.replace(",", " ").split())
             case "code":
                 claim.code = value
+            case "sees":
+                claim.sees.append(value)
+            case "and":
+                claim.also.append(value)
+            case "without":
+                claim.without.append(value)
+            case "where":
+                claim.where.append(value)
+            case "asked":
+                claim.asked = Condition(value)
             case "shows":
                 groups = (group.split("|") for group in value.split("&"))
                 claim.shows = tuple(tuple(fact.strip() for fact in group) for group in groups)

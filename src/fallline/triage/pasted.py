@@ -9,12 +9,24 @@ import textwrap
 from fallline.syntax.nodes import below
 from fallline.triage.logs import log_lines
 
-__all__ = ["cut_off", "end_of_update", "in_a_loop", "printed", "said", "unfenced"]
+__all__ = [
+    "cut_off",
+    "end_of_update",
+    "in_a_loop",
+    "parsed",
+    "pieces",
+    "printed",
+    "said",
+    "unfenced",
+]
 
 _WORDS = r"(?:import|from|def|class|return|with|for|while|if|elif|else|try|except|@\w)\b[^\n]*[:\w)]\s*(?:#.*)?$"
 _STATEMENT = re.compile(
     rf"\s*(?:{_WORDS}|[A-Za-z_][\w.\[\], ]*\s*[-+*/]?=[^=]|[A-Za-z_][\w.]*\(|\(\w)"
 )
+_QUOTED = re.compile(r"(?<!`)`([^`\n]*[(=][^`\n]*)`(?!`)")
+_FENCED = re.compile(r"```.*?(?:```|\Z)", re.S)
+_CALLS = re.compile(r"(?:[A-Za-z_][\w.\[\], ]*\s*[-+*/]?=[^=].*[(./*]|[A-Za-z_]\w*\.[\w.]+\()")
 _FEWEST = 3  # fewer lines may be prose, or one line of a traceback
 _LOOKED_AT = 20_000
 # lines that a program printed: frames of a traceback and the code below them, bars of nvidia-smi, progress, time stamps
@@ -43,7 +55,25 @@ def unfenced(question: str) -> str:
     if sum(bool(line.strip()) for line in longest) < _FEWEST:
         return ""
     text = "\n".join(longest)
-    return text.rstrip() if _parsed(text) is not None else ""
+    return text.rstrip() if parsed(text) is not None else ""
+
+
+def pieces(text: str, read: str) -> ast.Module:
+    """All Python in a question, statement by statement: the code that was read, or those of its lines that parse; what is quoted in backticks; and single lines in prose that can be nothing but code."""
+    body: list[ast.stmt] = []
+    for source in (read, *_QUOTED.findall(text), *_lines_of_code(text)):
+        if (tree := parsed(source)) is not None:
+            body += tree.body
+        elif "\n" in source:
+            lines = (parsed(line.strip().removesuffix(":")) for line in source.splitlines())
+            body += [statement for tree in lines if tree is not None for statement in tree.body]
+    return ast.Module(body, [])
+
+
+def _lines_of_code(text: str) -> list[str]:
+    """Lines outside fences that assign what a call returns, or call a method."""
+    prose = _FENCED.sub("", text[:_LOOKED_AT])
+    return [line.strip() for line in prose.splitlines() if _CALLS.match(line.strip())]
 
 
 def said(text: str) -> str:
@@ -57,7 +87,7 @@ def said(text: str) -> str:
 def printed(block: str) -> bool:
     """Whether a fenced block is what a program printed, not a program."""
     lines = block.splitlines()
-    return 2 * len(_by_program(lines)) > len(lines) and _parsed(block) is None
+    return 2 * len(_by_program(lines)) > len(lines) and parsed(block) is None
 
 
 def _by_program(lines: list[str]) -> set[int]:
@@ -72,7 +102,7 @@ def _by_program(lines: list[str]) -> set[int]:
     return found
 
 
-def _parsed(text: str) -> ast.Module | None:
+def parsed(text: str) -> ast.Module | None:
     try:
         return ast.parse(textwrap.dedent(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -81,7 +111,7 @@ def _parsed(text: str) -> ast.Module | None:
 
 def _only_code(question: str) -> bool:
     """Whether a question is nothing but Python, of however few lines. `loss = nan` also parses: only a method called or an attribute set is code."""
-    if "." not in question or (tree := _parsed(question)) is None:
+    if "." not in question or (tree := parsed(question)) is None:
         return False
     return any(
         (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
@@ -92,7 +122,7 @@ def _only_code(question: str) -> bool:
 
 def in_a_loop(code: str) -> str:
     """The head of the loop that a fragment is the inside of: it calls `backward` or a `step`, and neither loops nor defines anything. Nothing for other code."""
-    tree = _parsed(code)
+    tree = parsed(code)
     if tree is None or below(tree, ast.For, ast.While, ast.FunctionDef, ast.ClassDef):
         return ""
     called = {
@@ -106,7 +136,7 @@ def in_a_loop(code: str) -> str:
 
 def cut_off(code: str) -> bool:
     """Whether an excerpt shows no whole update: nothing in it steps, or `...` stands for what was left out."""
-    tree = _parsed(code)
+    tree = parsed(code)
     if tree is None:
         return False
     left_out = any(
@@ -118,7 +148,7 @@ def cut_off(code: str) -> bool:
 
 def end_of_update(code: str) -> str:
     """The usual end of an update, for an excerpt that stops between its backward and its step; nothing for other code. A mistake that is gone with it was only the cut."""
-    tree = _parsed(code)
+    tree = parsed(code)
     if tree is None or any(_STEPS.search(name) for name, _ in _called(tree)):
         return ""
     block = _block_of_backward(tree.body)

@@ -36,6 +36,7 @@ from fallline.triage.judge import (
 from fallline.triage.messages import last_error
 from fallline.triage.numbers import shown
 from fallline.triage.playbook import Case
+from fallline.triage.point import Point, point_at
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
 from fallline.triage.shape import Shape
@@ -112,6 +113,9 @@ def compose(
             return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
         near = scope(question.text) > 0.0
         return Reply(f"{NOT_OURS} {PERHAPS_OURS}" if near else NOT_OURS, ours=False)
+    point = None if told or evidence.files else point_at(raw, question.prose, pasted)
+    if point is not None and not (evidence.serious and _found_there(point, evidence)):
+        return _from_point(point, evidence, shape, fit)
     if evidence.serious and not told:
         return _from_findings(question, evidence, shape, chosen, beside, fit, run)
     if chosen and chosen[0].seen:
@@ -154,6 +158,26 @@ def compose(
     if reply.clarify == NARROW and (of_it := named_at_all(raw, raw)) is not None:
         reply.says = f"{of_it.says} {reply.says}"
     return reply
+
+
+def _found_there(point: Point, evidence: Gathered) -> bool:
+    """Whether the reader reports that very place, or the question does not name the point: then the finding says more."""
+    return not point.asked or any(f.at.line == point.line for f in evidence.serious)
+
+
+def _from_point(point: Point, evidence: Gathered, shape: Shape, fit: _Fit) -> Reply:
+    """What the code does at the place that was asked about, and what the reader found elsewhere in it."""
+    actions = [replace(a, do=_filled(a.do, point.read)) for a in fit.of(point.claim)] + [
+        _other(f) for f in _distinct(evidence.serious or evidence.findings, "")
+    ]
+    return Reply(
+        _filled(point.claim.says, point.read),
+        None if point.asked else shape.judged(wrong=True),
+        actions[:_MOST],
+        None,
+        [point.claim.id],
+        point.claim.backs,
+    )
 
 
 def _of_this(first: Chosen) -> bool:
