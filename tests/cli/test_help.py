@@ -125,3 +125,16 @@ def block(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.startswith(("fallline.mcp.", "fallline.lsp."))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
+
+
+def test_a_notebook_is_not_run_as_a_script(fallline: Callable, project) -> None:
+    (project / "train.ipynb").write_text('{"cells": []}')
+    ran = fallline("run", "train.ipynb")
+    assert ran.status == 2
+    assert "train.ipynb is a notebook" in ran.err and "%%watch" in ran.err
+    assert "watching" not in ran.err
+
+
+def test_a_missing_verb_is_listed(fallline: Callable) -> None:
+    ran = fallline("measure")
+    assert ran.status == 2 and "VERB (data, precision, memory," in ran.err

@@ -89,7 +89,7 @@ def _handed_over(arguments: list[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names the option that a mistyped one was meant to be."""
+    """Names the option that a mistyped one was meant to be, and what a missing verb can be."""
 
     def error(self, message: str) -> NoReturn:
         if message.startswith("unrecognized arguments:"):
@@ -98,6 +98,10 @@ class _Parser(argparse.ArgumentParser):
             wrong = next((w for w in message.split() if w.startswith("-")), "").split("=")[0]
             near = get_close_matches(wrong, self._option_string_actions, 1)
             message += f". Did you mean {near[0]}?" if near else ""
+        if message.startswith("the following arguments are required:"):
+            for action in self._actions:
+                if action.choices and message.endswith(f" {action.metavar}"):
+                    message += f" ({', '.join(action.choices)})"
         super().error(message)
 
 

@@ -108,6 +108,11 @@ def _prepare_script(target: str, arguments: list[str]) -> Prepared:
     path = os.path.abspath(target)
     if os.path.isdir(path):
         return _prepare_folder(target, arguments)
+    if path.endswith(".ipynb"):
+        raise UsageError(
+            f"{target} is a notebook: put `%load_ext fallline` and `%%watch` into it (docs/notebooks.md), "
+            "or make a script of it with `jupyter nbconvert --to script`"
+        )
     try:
         with open(path, "rb") as file:
             source = file.read()

@@ -104,14 +104,10 @@ def _not_known(measure: Step | None, nearest: Nearest | None) -> Reply:
                 "What can be found out about it:",
                 code=measure.run,
                 proof={"bash": "yes"} if measure.run.startswith("fallline") else {},
-                see=f"It shows: {_small(measure.tells)}",
+                see=measure.tells,
             )
         )
     return Reply(f"{says}. {NARROW}", None, actions or [SHOW], NARROW)
-
-
-def _small(text: str) -> str:
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
 
 
 def _from_case(
@@ -135,7 +131,7 @@ def _from_case(
         Action(
             "Measure first:" if "\n" in measure.run else f"Measure first: `{measure.run}`",
             code=measure.run if "\n" in measure.run else "",
-            see=f"It shows: {_small(measure.tells)}",
+            see=measure.tells,
         )
     ]
     fixes = sorted(case.fix, key=lambda f: -near(f"{f.title} {f.when}"))[: _MOST - 1]

@@ -377,7 +377,7 @@ def _with_changes(actions: list[Action], found: list[Finding], evidence: Gathere
         if finding.code in repaired:
             action.code, action.proof = evidence.diff, {"diff": "yes"}
             also = sorted(repaired - {finding.code})
-            action.see = f"The changes also repair {', '.join(also)}. " if also else ""
+            action.see = f"These changes also repair {', '.join(also)}. " if also else ""
             action.see += _left(evidence.remaining)
             return
 
@@ -414,7 +414,7 @@ def _left(remaining: Sequence[Finding]) -> str:
     if not remaining:
         return "Read again with these changes, the code has no findings left."
     rest = ", ".join(f"{f.code} (line {f.at.line})" for f in remaining[:_MOST])
-    return f"These changes do not repair {rest}."
+    return f"They do not repair {rest}."
 
 
 def _healthy(chosen: list[Chosen], fit: _Fit) -> Reply:

@@ -49,7 +49,7 @@ def say_misplaced(args: argparse.Namespace) -> None:
     option = ours[0].split("=")[0]
     if option.strip("-") not in source:
         print(
-            f"fallline: {option} stands after {args.target}, so it goes to the script. Options of `fallline run` come before the script",
+            f"fallline: {option} comes after {args.target}, so it goes to the script. Options of `fallline run` come before the script",
             file=sys.stderr,
         )
 

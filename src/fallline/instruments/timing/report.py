@@ -197,14 +197,14 @@ def _on_device(timing: Timing, device: Device) -> Verdict:
 
 def _input(timing: Timing, share: float) -> Verdict:
     text = f"input-bound: {_of(timing, share)} waits for the loader"
-    after = "a profile of the dataset's __getitem__ and the collate function"
+    after = "profile the dataset's __getitem__ and the collate function"
     loading = timing.loading
     if loading is not None and loading.best is not None and loading.now is not None:
         best, now = loading.best, loading.now
         if best is not now and (best.wait or 0.0) < 0.9 * (now.wait or 0.0):
             after = f"{_way(best)} in the DataLoader ({_waits(best)} instead of {_waits(now)}, measured), then fallline measure time again"
         else:
-            after = f"none of the numbers of workers that were tried waits less than now ({_waits(now)}): {after}"
+            after = f"no other number of workers waits less than now ({_waits(now)}), so {after}"
     return Verdict("input", share, text, after)
 
 
