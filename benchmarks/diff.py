@@ -172,7 +172,7 @@ def _in_a_process(home: Path, words: list[str], variables: dict[str, str], libra
 
 
 def _in_a_fork(home: Path, words: list[str], variables: dict[str, str]) -> None:
-    """The same command, without importing torch anew."""
+    """The same command, without importing torch again."""
     child = os.fork()
     if child == 0:
         status = 1

@@ -272,7 +272,7 @@ def table() -> dict[str, Any]:
 
 
 def section(result: dict[str, Any]) -> str:
-    """The table, with the bars, as it stands in RESULTS.md."""
+    """The table, with the bars, as it is in RESULTS.md."""
     lines = [
         f"`PYTHONPATH=src python benchmarks/engine_gpu.py`, {result['date']}, {result['device']}, torch {result['torch']}, triton {result['triton']}; "
         "median milliseconds, variants in turns. fallline's read gathers every statistic of every gradient (adding them up tensor by tensor is one more small "

@@ -1,7 +1,7 @@
 """Public training scripts, watched: the same bits as bare, every finding judged by hand, and broken in one way each.
 
     python benchmarks/real_scripts.py --mirror DIR [--site DIR] [NAME ...]      # healthy and broken
-    python benchmarks/real_scripts.py --mirror DIR --missing                    # go on with it: rows are kept
+    python benchmarks/real_scripts.py --mirror DIR --missing                    # continue with it: rows are kept
     python benchmarks/real_scripts.py --mirror DIR --cost 5                     # CPU time in turns, on a quiet machine
     python benchmarks/real_scripts.py --mirror DIR --write                      # and into RESULTS.md
 

@@ -1,4 +1,4 @@
-"""Every Python block in the documents: it parses, the reader reads it, and where it stands on its own it runs."""
+"""Every Python block in the documents: it parses, the reader reads it, and where it is on its own it runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ NOT_RUN = {
     "check.md": "lines that show where a comment stands",
     "engine.md": "tests/engine/test_guide.py runs it",
 }
-# Written by hand: each block goes on where the one before it ended.
+# Written by hand: each block continues where the one before it ended.
 RUN = [
     page for page in WITH_CODE if page.parent in {ROOT, ROOT / "docs"} and page.name not in NOT_RUN
 ]

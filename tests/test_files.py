@@ -1,4 +1,4 @@
-"""Files are written whole or not at all; what is no file is written to and stays what it is."""
+"""Files are written whole or not at all; what is not a file is written to and stays what it is."""
 
 from __future__ import annotations
 

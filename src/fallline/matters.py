@@ -13,7 +13,7 @@ _MATTERS = re.compile(
     rb"|^class \w+\([\w., ]*(?:Policy|Module|Network|Trainer)\b",
     re.M,
 )
-# A file that imports another framework and none around torch (a link in a comment is no import) has a protocol of its own.
+# A file that imports another framework and none around torch (a link in a comment is not an import) has a protocol of its own.
 _AROUND_TORCH = re.compile(
     rb"^[^#\n]{0,500}?(?:\b(?:import|from)\b[^#\n]{0,500}?(?:torch|lightning|accelerate|deepspeed|transformers)|\btorch\.\w)",
     re.M,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["json_text", "parse_json", "printable", "read_file"]
 
-# Characters that move the cursor, change colours, reorder what stands beside them or end a line: C0 and C1 controls, line and
+# Characters that move the cursor, change colours, reorder what is beside them or end a line: C0 and C1 controls, line and
 # paragraph separators, marks of writing direction, and halves of surrogate pairs.
 _HIDDEN = frozenset(
     map(

@@ -29,7 +29,7 @@ _CALL = "\n\nif __name__ == '__main__':\n    main(loader, args)\n"
 _RIGHT = "optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
 _UPDATE = "import torch\n\n\ndef update(loss, model, optimizer):\n    "
 
-# Every file with the texts it may have; None is no file. Names lead from file to file in all ways that imports know:
+# Every file with the texts it may have; None where there is no file. Names lead from file to file in all ways that imports know:
 # directly, through a package that passes them on, through a star, in a circle, and to scripts that only share a name.
 FILES: dict[str, list[str | None]] = {
     "train.py": [

@@ -224,7 +224,7 @@ def train(folder: Path, steps: int) -> fallline.Stepper:
 
 
 def checkpoint(rank: int, world: int, folder: Path) -> None:
-    """Stop in mid-epoch and go on: every rank's dropout and data are restored, to the bit."""
+    """Stop in mid-epoch and continue: every rank's dropout and data are restored, to the bit."""
     straight = train(folder / "straight", 7)
     train(folder / "stopped", 4)
     resumed = train(folder / "stopped", 7)

@@ -206,7 +206,7 @@ def test_accumulate_is_checked_when_it_changes_and_counts_from_the_next_window()
 
 
 def test_a_micro_batch_that_is_fully_masked():
-    """Weight 0 counts nothing; a window of nothing else is no update at all."""
+    """Weight 0 counts nothing; a window of nothing else is not an update at all."""
     model, _, stepper = made(accumulate=2)
     before = model.weight.detach().clone()
     with stepper.micro_batch() as micro:

@@ -223,7 +223,7 @@ EXTRAS = {
         '{"loss": nn.functional.mse_loss(out, labels) / 2',
     )
     .replace("trainer.train()", "trainer.train()  # HERE"),
-    # a weight, and a term with one, are no count of micro-batches
+    # a weight, and a term with one, are not the number of micro-batches
     "accelerate_weighted": program("accelerate", "healthy").replace(
         "nn.functional.mse_loss(model(a), b)",
         "0.1 * (nn.functional.mse_loss(model(a), b) + 0.5 * model(a).abs().mean())",

@@ -1,7 +1,7 @@
 """Every number of ours in the advice and the documents is measured: by the experiment that the sentence cites, or by a benchmark.
 
 A number is looked at where it has a unit or is a ratio ("40 %", "4 times", "12 ms"). It must be found, rounded as it is written, in the record of
-what the sentence rests on. What is no measurement (a limit of a format, a default of torch, arithmetic) is listed below with its reason.
+what the sentence rests on. What is not a measurement (a limit of a format, a default of torch, arithmetic) is listed below with its reason.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ALLOWED = {
 
 @dataclass(frozen=True)
 class Text:
-    """A piece of text, where it stands, and the rules and facts it rests on; none means any."""
+    """A piece of text, where it is, and the rules and facts it rests on; none means any."""
 
     where: str
     words: str

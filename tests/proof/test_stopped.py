@@ -1,4 +1,4 @@
-"""`fallline prove --all` that is stopped keeps what it has measured, and another run goes on with it."""
+"""`fallline prove --all` that is stopped keeps what it has measured, and another run continues with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole training scripts: what is wrong stands in a trailing comment, and nothing else may be reported."""
+"""Whole training scripts: what is wrong is in a trailing comment, and nothing else may be reported."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_a_framework_that_is_seen_to_step_clears_by_itself() -> None:
 def test_the_mistake_is_reported_at_its_event(code: str, text: str, where: str | None) -> None:
     rule = rule_by_code(code)
     assert rule is not None
-    if where is None:  # at the boundary, line 9, which is no event
+    if where is None:  # at the boundary, line 9, which is not an event
         assert {f.at.line for f in rule.check(trace(text))} == {9}
     else:
         assert reported(code, text) == {where}

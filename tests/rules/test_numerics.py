@@ -31,7 +31,7 @@ net = make_net()
 
 
 def numerics(text: str) -> list[str]:
-    """The codes of the FL6 findings that are no mere information."""
+    """The codes of the FL6 findings that are not mere information."""
     return sorted(
         {
             f.code

@@ -23,6 +23,7 @@ from fallline.report.skills import LONGEST_DESCRIPTION, ROUTER, rendered, skill_
 from fallline.rules import all_rules
 from fallline.specialists import SPECIALISTS
 from fallline.triage.playbook import playbooks
+from fallline.triage.shape import Shape
 from fallline.verdict.reading import read_text
 
 FILES = rendered()
@@ -185,3 +186,13 @@ def test_a_folder_that_is_a_file(tmp_path: Path, fallline: Callable[..., object]
     ran = fallline("skills", tmp_path / "file")
     assert ran.status == 2 and "cannot be written" in ran.err  # type: ignore[attr-defined]
     assert "Traceback" not in ran.err  # type: ignore[attr-defined]
+
+
+def test_a_no_answers_a_question_that_wants_one() -> None:
+    """`where do I add clip_grad_norm_? No.` is not an answer."""
+    said = [line for text in FILES.values() for line in re.findall(r"^- .+\? No\. .+$", text, re.M)]
+    assert len(said) > 30
+    for line in said:
+        asked, _, reason = line[2:].partition("? No. ")
+        assert Shape.of(f"{asked}?").decides, line
+        assert not re.match(r"(?:yes|no)\b[:,]", reason, re.IGNORECASE) and reason[0] != " ", line

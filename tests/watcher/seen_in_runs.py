@@ -343,7 +343,7 @@ for epoch in range(12):
         model(torch.randn(4, 8)).pow(2).mean().backward()
         optimizer.step()  # FL135
 """,
-    # by batch, so that it begins anew in each epoch
+    # by batch, so that it begins again in each epoch
     "by batch": """\
 import math
 

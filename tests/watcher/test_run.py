@@ -354,7 +354,7 @@ def test_environment_set_before_torch_still_counts(tmp_path: Path) -> None:
 
 
 def test_a_reader_of_the_run_folder_does_not_disturb_its_end(tmp_path: Path) -> None:
-    """A file that somebody reads stays in its journal mode; that is no reason for a warning."""
+    """A file that somebody reads stays in its journal mode; that is not a reason for a warning."""
     read = (
         "\nimport glob, sqlite3, time\ntime.sleep(3)\n"
         "reader = sqlite3.connect(glob.glob('run/*.sqlite')[0])\nreader.execute('begin')\n"

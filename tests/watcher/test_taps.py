@@ -71,7 +71,7 @@ def test_a_million_like_updates_stay_few_events_and_a_new_one_is_kept() -> None:
         log.add(event(Step, 3))
     assert len(log.events) <= 2 * (KEPT_UPDATES + KEPT_AFTER) + 8
     clip = next(i for i, e in enumerate(log.events) if isinstance(e, Clip))
-    # the update before the new one stands before it
+    # the update before the new one is before it
     assert [type(e) for e in log.events[clip - 3 : clip + 2]] == [
         Backward, Step, Backward, Clip, Step,
     ]  # fmt: skip

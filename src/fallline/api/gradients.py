@@ -367,7 +367,7 @@ def accumulate(paper: Paper, node: ast.AST, value: Tensor, new: Tensor, born: in
         or not paper.loops.outlives(born, value.forwards)
     ):
         return new
-    # the sum is given its name anew each time: it is as old as the first of what is in it
+    # the sum is given its name again each time: it is as old as the first of what is in it
     before = (paper.events[order] for order in sorted(new.kept - value.kept))
     kept = (e for e in before if isinstance(e, Keep) and e.at == paper.place(node))
     born = next((e.born for e in kept if e.born is not None), born)

@@ -3,7 +3,7 @@
 A reading rests on its file's text, and on what the file asked of the project: which file a name means from its folder.
 What was found out about that file rests in turn on what it asked. So the cache keeps, for every file, its state and its
 questions with their answers; a reading holds while nothing that these lead to has changed, and while other files call
-its functions, or do not, as before (which `read_paths` knows). Files that only call a function are no part of it.
+its functions, or do not, as before (which `read_paths` knows). Files that only call a function are not part of it.
 One JSON file for one set of files checked together; a new set begins with what the newest other one knows.
 A cache that cannot be read or written costs time, never an answer: it is rebuilt, or done without.
 """

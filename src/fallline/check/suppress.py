@@ -1,4 +1,4 @@
-"""Comments that silence a finding where it stands.
+"""Comments that silence a finding where it is.
 
 x = f()  # noqa                             everything on this statement
 x = f()  # noqa: FL104                      these codes (also FL1); other tools' codes are left to them

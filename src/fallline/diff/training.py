@@ -21,7 +21,7 @@ _SAME_START = (
 )
 _NORM_ROOM = 16.0  # a gradient rounds more than a loss: it is a sum of products with both signs
 _FLIPS = 2e-3  # of a gradient: a ReLU or a maximum that rounding flips changes it by one unit of one sample, and the loss by nothing
-_STEP = 0.2  # of the way that the first update makes: so much is no rounding
+_STEP = 0.2  # of the way that the first update makes: so much is not rounding
 _PARTED = 0.02  # the same, of a parameter: from here on a loss may follow from it
 _SHARE = 0.25  # of the way that an element of the parameter goes that parts most
 _PROBE = 1024  # elements of a parameter that are looked at

@@ -36,7 +36,7 @@ def items(path: Path = COVERAGE) -> list[Item]:
 
 
 def page(text: str) -> str:
-    """The page with its tables made anew, between the comments that mark them."""
+    """The page with its tables made again, between the comments that mark them."""
     for name, table in (("coverage", _coverage()), ("scenarios", _scenarios())):
         mark, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         before, _, rest = text.partition(mark)

@@ -82,7 +82,7 @@ def meet(what: str) -> None:
 
 
 class _Meetings:
-    """Counts the meetings of one process group: a new one begins anew, on all its ranks."""
+    """Counts the meetings of one process group: a new one begins again, on all its ranks."""
 
     def __init__(self) -> None:
         self.number = 0

@@ -1,7 +1,7 @@
 """The same bits after a resume, with DDP on more than two ranks.
 
 DDP reduces gradients in buckets, and the order in which an all-reduce adds up ranks depends on the place in a bucket. After the first update DDP
-lays its buckets out anew, in the order in which gradients arrived. A resumed process would begin with the first layout again: the same sums, other
+lays its buckets out again, in the order in which gradients arrived. A resumed process would begin with the first layout again: the same sums, other
 roundings. So the order of arrival is saved, and when it is loaded DDP gets to see gradients (zeros) in that order, which makes it lay out the same buckets.
 """
 

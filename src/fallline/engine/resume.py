@@ -43,7 +43,7 @@ def verify_resume(
 ) -> ResumeReport:
     """Train `steps` updates straight, and again with a stop after `stop`, and compare every bit.
 
-    `train_fn(folder, steps)` builds everything anew, goes on from the checkpoint in `folder` if there is one, trains until
+    `train_fn(folder, steps)` builds everything again, continues from the checkpoint in `folder` if there is one, trains until
     `steps` updates are made in all, saves in `folder`, and returns what it trained: a Stepper, or a dict of named objects
     ({"model": model, "optimizer": optimizer, ...}; anything with a state_dict, or plain values).
     """
@@ -134,7 +134,7 @@ def _scramble() -> None:
 
 
 def _snapshot(trained: Any) -> dict[str, Any]:
-    """Every value by its path: copies, because training goes on in the same process."""
+    """Every value by its path: copies, because training continues in the same process."""
     parts: dict[str, Any] = dict(trained) if isinstance(trained, Mapping) else {"stepper": trained}
     stepper = parts.get("stepper")
     for name in ("models", "optimizers", "schedulers"):

@@ -1,4 +1,4 @@
-"""Saving without waiting: the run is copied to host memory while training goes on, and a thread writes the copy.
+"""Saving without waiting: the run is copied to host memory while training continues, and a thread writes the copy.
 
 One save is in flight at most, and its copy is the only one: the next save waits for it. Parameters and optimizer states change only in
 a step, so they are copied while the next forward and backward passes run, and the step waits for the copy, on a GPU without the host.

@@ -183,7 +183,7 @@ class Stepper:
         self._micro.broken = False
 
     def next_epoch(self) -> None:
-        """Give up the rest of a pass that was left with `break`: what is accumulated is applied, and `over` begins anew."""
+        """Give up the rest of a pass that was left with `break`: what is accumulated is applied, and `over` begins again."""
         self._micro.check_outside("next_epoch()")
         if self._window.count:
             self.step()

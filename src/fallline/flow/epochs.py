@@ -38,7 +38,7 @@ def _finished(saved: Saved) -> Iterator[str]:
 
 
 def _calls_training(loop: ast.For, before: ast.stmt) -> bool:
-    """`train_one_epoch(...)` stands before it in the loop."""
+    """`train_one_epoch(...)` is before it in the loop."""
     calls = (c for s in loop.body if s.lineno < before.lineno for c in below(s, ast.Call))
     return any("train" in written(c.func).rpartition(".")[2] and c.args for c in calls)
 

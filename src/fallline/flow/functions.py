@@ -32,7 +32,7 @@ _OTHER_THINGS = re.compile(
     r"group$|mesh|config|cfg|^args$|^fn$|func|module|callback|shape$|sizes?$|dtype|device|stream|handle|store$|plan$|layout|^dims?$"
 )
 _TENSOR = re.compile(r"\bTensor\b")
-# `Union[int, Tensor]` may be a number; a list of tensors is no tensor.
+# `Union[int, Tensor]` may be a number; a list of tensors is not a tensor.
 _PLAIN = re.compile(
     r"\b(int|float|bool|str|tuple|Tuple|list|List|dict|Dict|Callable|Any|Sequence|Iterable)\b"
 )
@@ -188,7 +188,7 @@ def own_nodes(function: Method) -> Iterator[ast.AST]:
 
 
 def head(module: Module, method: Method) -> Location:
-    """Where a method's `def` line stands, not its whole body."""
+    """Where a method's `def` line is, not its whole body."""
     at = module.location(method)
     line = module.source.lines[at.line - 1]
     return Location(at.path, at.line, at.column, at.line, len(line.rstrip()) + 1, at.function)

@@ -20,7 +20,7 @@ _RECIPE = re.compile(
 
 
 def held(module: Module) -> Iterator[Used]:
-    """`self.scheduler = scheduler` in a class that saves states to go on from, and does not step it in this file.
+    """`self.scheduler = scheduler` in a class that saves states to continue from, and does not step it in this file.
 
     An optional one may never be given, so nothing sure can be said of it.
     """
@@ -120,7 +120,7 @@ def concerns(module: Module, saved: Saved, used: Used) -> bool:
 
 
 def _made_anew(module: Module, saved: Saved, used: Used, saving: ast.AST | None) -> bool:
-    """Made again in each round of the loop that saves: it has no state to go on from."""
+    """Made again in each round of the loop that saves: it has no state to continue from."""
     bound = module.bindings(used.name, saving)
     loops = [up for up in module.parents(saved.call) if isinstance(up, ast.For | ast.While)]
     return bool(bound) and any(
@@ -134,7 +134,7 @@ def _done_with(module: Module, saved: Saved, used: Used, saving: ast.AST | None)
     if used.is_attribute or saving is None or not module.bindings(used.name, saving):
         return False
     if isinstance(used.node, ast.Call) and _TRAINS.search(last_name(used.node)):
-        return False  # whoever was given it goes on with it
+        return False  # whoever was given it continues with it
     loops = [up for up in module.parents(saved.call) if isinstance(up, ast.For | ast.While)]
     begins = min((loop.lineno for loop in loops), default=0)
     named = [n for n in module.all(ast.Name) if n.id == used.name and module.scope(n) is saving]

@@ -18,7 +18,7 @@ __all__ = ["run_in_train_mode"]
 
 Place: TypeAlias = ast.FunctionDef | ast.ClassDef | ast.Module
 
-# Somebody chooses a mode, or trains: then the weights are loaded to go on from, not to be used.
+# Somebody chooses a mode, or trains: then the weights are loaded to continue from, not to be used.
 _CHOOSES_OR_TRAINS = re.compile(
     r"\.eval\b|\.train\(|\.training\b|eval_mode|train_mode|set_mode|_eval\(\)|\.backward\(|[Oo]ptimizer|optim\.|\.fit\(|Trainer|Lightning|trainer\b|"
     r"onnx|jit\.|quantiz|summary\("

@@ -159,7 +159,7 @@ def _parameter(function: Def, call: ast.Call, place: int | str) -> str | None:
 
 
 def _now_and_then(module: Module, call: ast.Call, loop: ast.AST) -> bool:
-    """Under a test inside the loop, and the loop goes on after it."""
+    """Under a test inside the loop, and the loop continues after it."""
     for up in module.parents(call):
         if up is loop:
             return False
@@ -236,7 +236,7 @@ def _leaves_before(module: Module, statement: ast.stmt, updates: list[ast.Call])
 
 
 def _block(module: Module, statement: ast.stmt) -> list[ast.stmt]:
-    """The statements that this one stands among."""
+    """The statements that this one is among."""
     up = module.parent(statement)
     for field in ("body", "orelse", "finalbody"):
         block = getattr(up, field, None)

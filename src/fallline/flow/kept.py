@@ -75,7 +75,7 @@ def _adds(statement: ast.stmt, loss: str) -> str | None:
 
 
 def _walked_or_begun(loop: ast.For | ast.While, total: str) -> bool:
-    """The sum has a backward of its own, or begins anew in each round."""
+    """The sum has a backward of its own, or begins again in each round."""
     begun = any(
         is_name(t, total) for a in loop.body if isinstance(a, ast.Assign) for t in a.targets
     )

@@ -99,7 +99,7 @@ def _of_argument(
 
 
 def _part_of(module: Module, call: ast.Call, place: int) -> tuple[Module, ast.expr] | None:
-    """`targets, advantages = trace(values)`: what stands there in the `return` of `trace`."""
+    """`targets, advantages = trace(values)`: what is there in the `return` of `trace`."""
     match returned_by(module, call):
         case home, ast.Tuple(parts) if len(parts) > place:
             return home, parts[place]

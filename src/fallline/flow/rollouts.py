@@ -30,7 +30,7 @@ def collected_without_graph(module: Module, name: ast.expr) -> bool:
 
 
 def _from_rollout(module: Module, value: ast.expr) -> bool:
-    """`rewards, logps, states = rollout(policy)`: what stands there in each return of `rollout`."""
+    """`rewards, logps, states = rollout(policy)`: what is there in each return of `rollout`."""
     if not isinstance(value, ast.Name):
         return False
     match module.bindings(value.id, module.scope(value)):

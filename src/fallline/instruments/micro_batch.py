@@ -64,7 +64,7 @@ class MicroBatch:
             with (
                 torch._C.DisableTorchFunction(),
                 _disable_current_modes(),
-            ):  # its copies are no operations of the code
+            ):  # its copies are not operations of the code
                 stack.enter_context(as_it_was(self._capture))
             rng.restore(self._random)
             for module, name, buffer in buffers:

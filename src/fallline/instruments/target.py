@@ -13,7 +13,7 @@ __all__ = ["named_object"]
 
 
 def named_object(target: str) -> Any:
-    """What stands behind `package.module:name`; the current folder is searched first, as `python -m` does."""
+    """What is behind `package.module:name`; the current folder is searched first, as `python -m` does."""
     module_name, _, name = target.partition(":")
     if not module_name or not name:
         raise UsageError(f"'{target}' is not a name fallline can import: write package.module:name")

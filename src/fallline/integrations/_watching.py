@@ -18,7 +18,7 @@ __all__ = ["Watching", "missing"]
 
 
 class Watching:
-    """Options of the run, and the run that goes on. The same defaults as `fallline run`.
+    """Options of the run, and the run that continues. The same defaults as `fallline run`.
 
     out      the run folder (default: fallline-runs/SCRIPT-TIME)
     budget   time for measuring, in percent of the step time
@@ -51,7 +51,7 @@ class Watching:
     def begin(self, *things: Any) -> None:
         """Training begins with these models and optimizers. On every rank.
 
-        Where the program watches itself already with `fallline.watch`, that goes on, and this is silent. What a callback
+        Where the program watches itself already with `fallline.watch`, that continues, and this is silent. What a callback
         has begun and a program that raised has left open is replaced.
         """
         begun = Watching._begun

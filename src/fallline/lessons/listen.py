@@ -34,7 +34,7 @@ class Listener:
     """Keeps the first lessons of a run."""
 
     def __init__(self, batches: int, *, watched: bool = False) -> None:
-        """`watched`: a run that goes on and must not wait; only whole numbers are copied, and only small tensors."""
+        """`watched`: a run that continues and must not wait; only whole numbers are copied, and only small tensors."""
         self.wanted = batches
         self.watched = watched
         self.copies = Copies(waits=not watched, largest=_LARGEST_WATCHED if watched else _LARGEST)

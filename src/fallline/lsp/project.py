@@ -25,7 +25,7 @@ __all__ = ["Change", "Project", "Target", "as_bytes"]
 # Above this many files that can hold a mistake, only what is open is read: an editor wants its answer now.
 MOST_FILES = 300
 LOOKED_AT = (
-    10_000  # files of a folder; one with more is no project that a check at each key can read
+    10_000  # files of a folder; one with more is not a project that a check at each key can read
 )
 
 State = tuple[int, int] | int | None  # what tells one content of a file from another

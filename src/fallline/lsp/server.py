@@ -48,7 +48,7 @@ class Server(LanguageServer):
         self.worker = Worker()
         self._quick = (
             Worker()
-        )  # answers about open documents while the first reading of a project goes on
+        )  # answers about open documents while the first reading of a project continues
         self._first: dict[str, asyncio.Task[None]] = {}  # that reading, by the project's folder
         self.told: dict[str, list[tuple[Finding, types.Diagnostic]]] = {}
         self._homes: dict[str, str] = {}  # URI that was told about → its project's folder
@@ -63,7 +63,7 @@ class Server(LanguageServer):
     # -- reading -------------------------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Something is different: read after a pause. A reading under way goes on, its stale results are not told."""
+        """Something is different: read after a pause. A reading under way continues, its stale results are not told."""
         self._changes += 1
         self._settled = False
         if self._reading is None or self._reading.done():

@@ -70,7 +70,7 @@ class Outcome:
 
     @property
     def anchor(self) -> str:
-        """Where it stands in docs/evidence.md."""
+        """Where it is in docs/evidence.md."""
         return self.of.lower()
 
     def as_dict(self) -> dict[str, Any]:

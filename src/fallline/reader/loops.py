@@ -43,7 +43,7 @@ def run_while(machine: Machine, node: ast.While) -> str | None:
     def begin(index: int) -> None:
         return None
 
-    # a loop that steps by itself is no window: it has to run on after whatever it does now and then
+    # a loop that steps by itself is not a window: it has to run on after whatever it does now and then
     most = _FEW if {"backward", "step"} <= called_names(machine.module, node) else MOST_EXACT
     return _repeat(
         machine,
@@ -55,7 +55,7 @@ def run_while(machine: Machine, node: ast.While) -> str | None:
 
 
 def _still(machine: Machine, test: ast.expr, most: int) -> bool:
-    """Whether a while goes on, as far as is known; a count above `most` is far away."""
+    """Whether a while continues, as far as is known; a count above `most` is far away."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return all(_still(machine, part, most) for part in test.values)
     value = (

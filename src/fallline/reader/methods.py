@@ -44,7 +44,7 @@ _ADDS = frozenset({"add_", "index_add_", "scatter_add_"})
 
 
 def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
-    """`found.name(...)` of something that is no class of the project."""
+    """`found.name(...)` of something that is not a class of the project."""
     value = machine.settled(found)
     if isinstance(value, Thing):
         handler = api.method(value.kind, name)

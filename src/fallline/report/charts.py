@@ -19,7 +19,7 @@ __all__ = ["Area", "Chart", "Line", "Mark", "extremes", "running_median"]
 
 POINTS = 600  # per line; more cannot be seen
 LABEL = 0.18  # of a narrow chart's width, that the code of a finding takes
-LEFT_FROM = 1 - LABEL  # from here on a label stands to the left of its line
+LEFT_FROM = 1 - LABEL  # from here on a label is to the left of its line
 Point = tuple[float, float]
 
 

@@ -19,8 +19,9 @@ from fallline.files import write_atomically
 from fallline.report.answer import cite
 from fallline.rules import all_rules
 from fallline.specialists import SPECIALISTS, Specialist
-from fallline.triage.claim import claims
+from fallline.triage.claim import Claim, claims
 from fallline.triage.playbook import Case, Fixing, Playbook, Step, backing, playbooks
+from fallline.triage.shape import Shape
 
 __all__ = ["case_page", "rendered", "title", "write"]
 
@@ -247,16 +248,30 @@ def _specialist(specialist: Specialist, book: Playbook) -> str:
 
 
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
+_VERDICT = re.compile(r"^(?:Yes|No)[:,] ")
 _MOST_INSTEAD = 10
 
 
 def _instead(specialist: str) -> list[str]:
-    """What people want confirmed, and the answer: the claims that say no."""
-    rows = [c for c in claims() if c.specialist == specialist and c.verdict == "no" and c.asks]
-    return [
-        f"- {c.asks[0].rstrip('?.')}? No. {' '.join(_SENTENCE.split(c.says)[:2])}"
-        for c in rows[:_MOST_INSTEAD]
-    ] or ["- What was not measured is not confirmed, whoever says it."]
+    """What people want confirmed, and the answer: the claims that say no, under a wording that a no answers."""
+    rows = [
+        f"- {asked.rstrip('?.')}? No. {_reason(c.says)}"
+        for c in claims()
+        if c.specialist == specialist and (asked := _denied(c)) is not None
+    ]
+    return rows[:_MOST_INSTEAD] or ["- What was not measured is not confirmed, whoever says it."]
+
+
+def _reason(says: str) -> str:
+    """The first two sentences, without a yes or no of their own, which answers a different wording."""
+    said = " ".join(_SENTENCE.split(_VERDICT.sub("", says))[:2])
+    return said[:1].upper() + said[1:]
+
+
+def _denied(claim: Claim) -> str | None:
+    """Its first wording that wants a yes or a no, as `ask` hears it, and gets a no."""
+    said = claim.wordings("no")
+    return next((w for w in said if Shape.of(w).verdict("no", claim.turns, (w,)) == "no"), None)
 
 
 def case_page(case: Case, level: int = 1) -> str:

@@ -1,7 +1,7 @@
 """A rank in a few kilobytes: where it is now, how long its updates take, what it has found.
 
-One file per rank, `rank3.json`, written anew every few seconds by a background thread. Whoever reads the folder knows from
-these files alone which rank is slow, stuck or gone, while the run goes on and after it died; a thousand of them are read in
+One file per rank, `rank3.json`, written again every few seconds by a background thread. Whoever reads the folder knows from
+these files alone which rank is slow, stuck or gone, while the run continues and after it died; a thousand of them are read in
 a second. What is in them is somebody else's until it has been looked at (`schema`).
 """
 
@@ -55,7 +55,7 @@ class RankState:
     pid: int = 0
     started: float = 0.0
     written: float = 0.0
-    ended: str = ""  # how it ended; "" while it goes on, or when it was killed
+    ended: str = ""  # how it ended; "" while it continues, or when it was killed
     updates: int = 0
     last_update: float = 0.0
     longest: float = 0.0  # seconds between two updates, at most

@@ -148,7 +148,7 @@ class Rank:
 
     @property
     def status(self) -> str:
-        """ "finished", "raised ...", or "" for a run that was killed or still goes on."""
+        """ "finished", "raised ...", or "" for a run that was killed or still continues."""
         return str(self.meta.get("status", ""))
 
 

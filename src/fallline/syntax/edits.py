@@ -25,7 +25,7 @@ class Editor:
         self.source = module.source
 
     def replace(self, node: ast.AST, content: str) -> Edit:
-        """Put `content` where the node stands."""
+        """Put `content` where the node is."""
         at = self.source.location(node)
         assert at.end_line is not None and at.end_column is not None
         return Edit(at.line, at.column, at.end_line, at.end_column, content)

@@ -69,7 +69,7 @@ def _aligned(lines: list[str], starts: list[tuple[int, int, bool]]) -> list[str]
         if opens and (n + 1 == len(starts) or starts[n + 1][1] <= width):
             moved[line] += " pass"  # its block was only comments, or was cut off
             opens = False
-        for rest in range(line + 1, end):  # what goes on in the next line needs no indentation
+        for rest in range(line + 1, end):  # what continues in the next line needs no indentation
             if lines[rest].lstrip().startswith("#"):
                 moved[rest] = " " * read + lines[rest].lstrip(" \t")
         opened = opens

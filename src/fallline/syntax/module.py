@@ -305,7 +305,7 @@ class Module:
         return self.index.sorted([call for calls in lists for call in calls])
 
     def call_at(self, at: Location) -> ast.Call | None:
-        """The call that stands at this place: where a fix finds again what its finding pointed at."""
+        """The call that is at this place: where a fix finds again what its finding pointed at."""
         on_line = self._calls_by_line.get(at.line, [])
         exact = [
             c

@@ -104,7 +104,7 @@ class Source:
         return len(self.lines[line - 1].encode()[:offset].decode(errors="replace")) + 1
 
     def location(self, node: ast.AST, function: str = "") -> Location:
-        """Where a node stands, as lines and columns of `text` (for notebooks: of the whole module)."""
+        """Where a node is, as lines and columns of `text` (for notebooks: of the whole module)."""
         line = getattr(node, "lineno", 1)
         end_line = getattr(node, "end_lineno", None) or line
         return Location(

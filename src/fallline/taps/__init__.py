@@ -26,7 +26,7 @@ SAMPLER_MADE, SAMPLER_EPOCH (data.py); GRADIENT_READ, GRADIENT_WRITTEN (gradient
   holds the caller's variables. What a call returned is on it in `after` (`Forward.output`, `Batch.batch`, `Clip.result`).
 - What a handler raises goes to the user's line: a subscriber catches its own mistakes, and raises on purpose to end a script.
 - A tap passes on exactly the arguments it got, and returns exactly what torch returned.
-- Calls are published from one thread: the one that trains first (thread.py). In a forked process that is decided anew.
+- Calls are published from one thread: the one that trains first (thread.py). In a forked process that is decided again.
 - `with silence():` publishes nothing: for computations of a subscriber's own. `with replaying():` also holds steps and clearing back, and
   a backward raises `Reached` with its loss.
 - A subscription that is the only one on STEP must not be stopped from a handler of STEP: torch is iterating over its hooks.

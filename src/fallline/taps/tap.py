@@ -310,7 +310,7 @@ class Subscription:
         self._after = [(t, h) for t, h in self._after if t not in topics]
 
     def drop(self, *handlers: Callable[[Any], None]) -> None:
-        """These handlers have seen enough; our others go on."""
+        """These handlers have seen enough; our others continue."""
         gone = {id(handler) for handler in handlers}
         for topic in {t for t, _ in (*self._before, *self._after)}:
             topic.before = tuple(h for h in topic.before if id(h) not in gone)

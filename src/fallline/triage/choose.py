@@ -304,7 +304,7 @@ def choose(
 def _nearest(
     ranked: list[Chosen], like: dict[int, float], prose: str, frame: Frame | None
 ) -> Nearest | None:
-    """The claim to name where none is sure enough to be given: the surest of those that might answer. It must be about a thing that the question names; one that asks back or points elsewhere is no answer to offer, and one that only sounds like the question costs more trust than none."""
+    """The claim to name where none is sure enough to be given: the surest of those that might answer. It must be about a thing that the question names; one that asks back or points elsewhere is not an answer to offer, and one that only sounds like the question costs more trust than none."""
     if frame is None:
         return None
     might = {c.claim.id: c.sure for c in ranked if _FAR <= c.sure < math.inf}

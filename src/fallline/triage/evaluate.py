@@ -239,7 +239,7 @@ def _states(sentence: str, claim: Claim) -> bool:
 
 
 def _stated(text: str) -> list[str]:
-    """The sentences of an answer, without its code and without what stands under a heading such as Avoid."""
+    """The sentences of an answer, without its code and without what is under a heading such as Avoid."""
     lines: list[str] = []
     against = False
     for line in _FENCE.sub("\n\n", text).splitlines():

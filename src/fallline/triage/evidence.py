@@ -124,7 +124,7 @@ def _import(name: str, dotted: str) -> str:
 
 
 def _moved(finding: Finding, lines: int) -> Finding:
-    """The finding where it stands in the fragment, its message too. Its fix is in the corrected code."""
+    """The finding where it is in the fragment, its message too. Its fix is in the corrected code."""
     if not lines:
         return finding
     at = replace(finding.at, line=max(1, finding.at.line - lines))

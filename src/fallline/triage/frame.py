@@ -105,7 +105,7 @@ def framed(prose: str, code: str = "") -> Frame:
 
 
 def at_home(frame: Frame) -> bool:
-    """Whether a question names things that only training has: two of them are no accident."""
+    """Whether a question names things that only training has: two of them are not an accident."""
     return len(frame.things - _lexicon().everyday) >= _HOME_THINGS
 
 

@@ -60,7 +60,7 @@ def found(message: str, text: str, flat: str) -> tuple[int, int, dict[str, str]]
 
 
 def _filled(pattern: str, text: str) -> re.Match[str] | None:
-    """Where a message stands with its values; a traceback shows the line that raises it too, with holes of its own."""
+    """Where a message is with its values; a traceback shows the line that raises it too, with holes of its own."""
     places = list(re.finditer(pattern, text, re.I))
     with_values = (m for m in places if not any("{" in v or "%" in v for v in m.groups()))
     return next(with_values, places[0] if places else None)

@@ -56,7 +56,7 @@ def trends(text: str) -> frozenset[str]:
 
 def _series(text: str, word: str) -> list[list[float]]:
     """The lists of numbers after a word, and the numbers that follow it one by one, as in a log of at least three lines."""
-    # a word may be named once for a list, or before each number; what stands between is short and holds no number
+    # a word may be named once for a list, or before each number; what is between is short and holds no number
     pattern = rf"(?i)\b{word}\b[^\d\n]{{0,24}}?({_NUMBER}(?:{_NEXT}{_NUMBER})*)"
     lists = [
         [float(n) for n in re.findall(f"(?i){_NUMBER}", match[1])]

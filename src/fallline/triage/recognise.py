@@ -230,7 +230,7 @@ def _known_share(prose: str, vocabulary: frozenset[str]) -> float:
 def _ours(question: Question, index: _Index, certain: bool) -> float:
     """The chance that a question is about training at all.
 
-    Most words of training mean something else too (a loss, a batch, a checkpoint, a gradient): what stands beside them tells. Of the words that people
+    Most words of training mean something else too (a loss, a batch, a checkpoint, a gradient): what is beside them tells. Of the words that people
     use of training nearly all are known here; of a border checkpoint's, few. A known message or a series of losses is `certain`.
     """
     words, known = _familiar(question.text, index.prose)

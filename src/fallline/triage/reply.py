@@ -308,7 +308,7 @@ def _verdict(shape: Shape, claim: Claim, seen: bool = False) -> str | None:
 
 
 def _with_notes(reply: Reply, evidence: Gathered) -> Reply:
-    """The reply, and before its advice what the reader noted in the code that is no mistake (a wait for the GPU)."""
+    """The reply, and before its advice what the reader noted in the code that is not a mistake (a wait for the GPU)."""
     notes = [_other(f) for f in _distinct(evidence.findings, "")][:1]
     reply.actions = [*notes, *reply.actions][:_MOST]
     return reply

@@ -143,7 +143,7 @@ def _fake_not_detached(tree: ast.AST) -> bool:
 
 
 def _ctx_keeps_an_intermediate(tree: ast.AST) -> bool:
-    """`ctx.x = ...` of a result that is no argument of forward."""
+    """`ctx.x = ...` of a result that is not an argument of forward."""
     for function in below(tree, ast.FunctionDef):
         if function.name == "forward" and function.args.args:
             ctx, given = function.args.args[0].arg, {a.arg for a in function.args.args}
@@ -197,7 +197,7 @@ def _steps_every_k(tree: ast.AST) -> bool:
 
 
 def _cudnn_benchmark_beside_seeds(tree: ast.AST) -> bool:
-    """Seeds are set, and `cudnn.benchmark = True` lets every run choose its kernels anew."""
+    """Seeds are set, and `cudnn.benchmark = True` lets every run choose its kernels again."""
     chosen = any(
         name.endswith("cudnn.benchmark") and isinstance(value, ast.Constant) and value.value is True
         for name, value, _ in _assigned(tree)

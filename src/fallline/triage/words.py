@@ -285,7 +285,7 @@ def _found(
     hits.sort(key=lambda h: (-abs(h[0].weight), -len(h[1])))
     used: dict[str, set[str]] = {}
     total: dict[str, float] = {}
-    # the words of a longer term belong to who has it: a gradient reversal is no question about gradients
+    # the words of a longer term belong to who has it: a gradient reversal is not a question about gradients
     taken = {
         p: t.group for t, ps in hits if len(ps) > 1 and max(ps) - min(ps) < len(ps) for p in ps
     }
@@ -394,7 +394,7 @@ def holds(words: frozenset[str], wanted: str) -> bool:
 
 
 def familiar(word: str) -> bool | None:
-    """Whether a word stands anywhere in what is ours, or begins like one that does.
+    """Whether a word is anywhere in what is ours, or begins like one that does.
 
     None for a word that says neither: everybody uses it of everything, or it is a piece of a language without spaces.
     """

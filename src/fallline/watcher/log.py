@@ -24,7 +24,7 @@ _REPEATED = frozenset({Forward, Batch, Epoch, EpochEnd, Mode})
 
 
 class EventLog:
-    """Events in order. `structure` grows whenever something was kept that a rule could judge anew."""
+    """Events in order. `structure` grows whenever something was kept that a rule could judge again."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -60,7 +60,7 @@ class EventLog:
             self.events[:] = [e for e in self.events if id(e) not in others]
 
     def cut_off(self, first: int) -> None:
-        """Forget the events from this one on: a closure that runs again makes them anew."""
+        """Forget the events from this one on: a closure that runs again makes them again."""
         with self.lock:
             del self.events[first:]
 

@@ -32,7 +32,7 @@ __all__ = ["Recorder", "as_it_is", "as_they_are"]
 QUEUE_LIMIT = 20_000
 # How long a killed run may be behind, at most.
 FLUSH_SECONDS = 2.0
-_NUMBERS = (int, float, Number)  # a union type made anew at each look is slow
+_NUMBERS = (int, float, Number)  # a union type made again at each look is slow
 
 
 class Recorder:

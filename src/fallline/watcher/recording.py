@@ -83,7 +83,7 @@ class Recording:
             self.live.row(row)
 
     def judged(self, findings: list[Finding], text: Any) -> None:
-        """What the events show so far; written anew each time: what the beginning seemed to show, the whole may not bear out."""
+        """What the events show so far; written again each time: what the beginning seemed to show, the whole may not bear out."""
         if self.loggers is not None:
             self.loggers.judged(findings)
         if self.recorder is not None:

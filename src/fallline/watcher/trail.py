@@ -116,7 +116,7 @@ class Trail:
         self._flush()
 
     def _guarded(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
-        """A comparison that cannot be made later is no reason to stop watching now."""
+        """A comparison that cannot be made later is not a reason to stop watching now."""
 
         def safely(call: Any) -> None:
             if not self._off and not self._fuse.off:

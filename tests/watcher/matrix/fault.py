@@ -23,7 +23,7 @@ class Fault:
     codes: frozenset[str]
     train: Callable[[Architecture], None]
     at: int = 0
-    without: frozenset[str] = frozenset()  # architectures in which it is no fault
+    without: frozenset[str] = frozenset()  # architectures in which it is not a fault
 
 
 FAULTS: dict[str, Fault] = {}

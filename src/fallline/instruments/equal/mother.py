@@ -1,7 +1,7 @@
 """A process that imports torch once and then forks for every way: `python -m fallline.instruments.equal.mother [-m] SCRIPT ARGS`.
 
 It gets a line of JSON for every run and answers with one. It computes nothing itself, so no thread of torch's and no CUDA context is
-there to be forked. A module that asks for the device when it is imported spoils that: then this process starts anew and imports
+there to be forked. A module that asks for the device when it is imported spoils that: then this process starts again and imports
 nothing but torch (`--bare`).
 """
 

@@ -102,7 +102,7 @@ class Account:
         self.before, self.highest = self.highest.size, Peak()
 
     def close(self) -> None:
-        """The update is over: keep its peak if it is the highest, and begin anew."""
+        """The update is over: keep its peak if it is the highest, and begin again."""
         if self.now.size > self.highest.size:
             held = dict.fromkeys(self.now.base)
             for born, entry in self.now.log[: self._length]:

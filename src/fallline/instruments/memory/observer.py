@@ -68,7 +68,7 @@ class MemoryObserver(Growing):
             return
         moment = self.exhausted
         if moment is None or moment.message != str(error):
-            self.out_of_memory(error, "")  # raised by something that is no operation of torch
+            self.out_of_memory(error, "")  # raised by something that is not an operation of torch
             moment = self.exhausted
         assert moment is not None
         self.told = explained(moment, error, self.device())

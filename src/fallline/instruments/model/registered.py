@@ -45,13 +45,13 @@ def unregistered(model: nn.Module) -> list[Unregistered]:
         for path, value, container in _held(module):
             if id(value) in known:
                 continue
-            known.add(id(value))  # the second name of the same thing is no second mistake
+            known.add(id(value))  # the second name of the same thing is not a second mistake
             found.append(_described(prefix + path, value, container))
     return found
 
 
 def _held(module: nn.Module) -> Iterator[tuple[str, Any, str]]:
-    """(path, module or tensor, what it lies in) of everything that is no registered part."""
+    """(path, module or tensor, what it lies in) of everything that is not a registered part."""
     for name, value in list(vars(module).items()):
         if name in _OWN or (name.startswith("_") and name.endswith("_hooks")):
             continue

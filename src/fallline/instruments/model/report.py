@@ -196,7 +196,7 @@ def _dead(a: Silent) -> str:
 
 
 def _many(a: Silent) -> bool:
-    """A unit or two that a batch does not reach are no mistake."""
+    """A unit or two that a batch does not reach are not a mistake."""
     return len(a.dead) + a.saturated >= SILENT_SHARE * a.units
 
 

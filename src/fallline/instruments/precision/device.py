@@ -84,7 +84,7 @@ def _timed(run: Callable[[], Any], device: str, format: Format, *, warm: bool) -
 
     def once() -> None:
         nonlocal leaves
-        # left and entered anew each time, as a training loop does: autocast keeps its casts of the weights until then
+        # left and entered again each time, as a training loop does: autocast keeps its casts of the weights until then
         with own_autocast(device, format.autocast):
             loss, _ = loss_of(run)
         if leaves is None and loss is not None:

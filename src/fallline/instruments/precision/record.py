@@ -166,7 +166,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _only_copied(self, given: list[Tensor], made: list[Tensor]) -> bool:
-        """Our own copy of a tensor is no operation, unless it changes the type, as `model.half()` does."""
+        """Our own copy of a tensor is not an operation, unless it changes the type, as `model.half()` does."""
         return self.exchange.copying and (not given or given[0].dtype is made[0].dtype)
 
     # -- one operation -----------------------------------------------------------------------------------------

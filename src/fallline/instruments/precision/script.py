@@ -1,4 +1,4 @@
-"""The precision of a training script: one of its own updates is run again in every format, where it stands."""
+"""The precision of a training script: one of its own updates is run again in every format, where it is."""
 
 from __future__ import annotations
 

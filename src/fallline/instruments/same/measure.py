@@ -46,7 +46,7 @@ def measure_same(
     """Run the script twice and compare the bits.
 
     `ranks`: on one rank and on so many, under torchrun. `resume`: straight, and stopped after `stop` updates and run again with these arguments
-    added, which must make it go on from its checkpoint. `pin=False` leaves out the experiments about the cause.
+    added, which must make it continue from its checkpoint. `pin=False` leaves out the experiments about the cause.
     """
     if isinstance(script, str):
         script = Script(script)

@@ -120,7 +120,7 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _before(
         self, func: Any, args: Any, kwargs: Any, given: list[Tensor], fresh: list[Tensor]
     ) -> dict[str, Any]:
-        # what an operation overwrites is no input, as long as nobody had written it
+        # what an operation overwrites is not an input, as long as nobody had written it
         read = [t for t in given if not any(t is f for f in fresh)]
         entry: dict[str, Any] = {
             "op": plain_name(func._schema.name),
@@ -185,7 +185,7 @@ def _generator(args: Any, kwargs: Any) -> Fingerprint:
 
 
 def _plain(args: Any, kwargs: Any) -> str:
-    """Arguments that are no tensors, as text: a number that came from Python may be what differs."""
+    """Arguments that are not tensors, as text: a number that came from Python may be what differs."""
     values = [
         *_flat(args),
         *(part for key in sorted(kwargs) for part in (key, *_flat(kwargs[key]))),

@@ -34,7 +34,7 @@ Method = Callable[..., None]
 
 
 def _aside(method: Method) -> Method:
-    """What an observer computes is no operation of the script."""
+    """What an observer computes is not an operation of the script."""
 
     @functools.wraps(method)
     def quiet(self: Record, *args: Any) -> None:

@@ -39,7 +39,7 @@ class Same:
     tried: dict[str, bool] = field(
         default_factory=dict
     )  # source → the difference was gone when it was pinned
-    resumed_at: int | None = None  # the update after which the resumed run goes on
+    resumed_at: int | None = None  # the update after which the resumed run continues
     runs: int = 0
     partial: bool = False
     status: int = 0  # of the script, where it failed

@@ -207,7 +207,7 @@ class _Observer(Clock):
         ran.interrupted |= self.loading.interrupted
 
     def _waits_for_data(self) -> float:
-        """Share of an update; what the device uses to catch up is no wait."""
+        """Share of an update; what the device uses to catch up is not a wait."""
         device = self.profiled.device
         if device is not None and device.kernels:
             return device.idle.get(DATA, 0.0) / device.window

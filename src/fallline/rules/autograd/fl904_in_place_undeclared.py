@@ -226,7 +226,7 @@ def _returns(forward: Method, name: str) -> bool:
 
 
 def _changes(function: AutogradFunction, forward: Method) -> Iterator[tuple[ast.AST, str]]:
-    """In-place changes of inputs, in order; a name bound to something new is no input any more."""
+    """In-place changes of inputs, in order; a name bound to something new is not an input any more."""
     # running statistics are buffers: they take no gradient and are updated in place on purpose
     alias = {
         name: name

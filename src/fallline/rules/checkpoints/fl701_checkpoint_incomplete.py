@@ -385,7 +385,7 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
 
 
 def _matters(module: Module, saved: Saved, used: list[Used], missing: list[str]) -> bool:
-    """Somebody goes on from this file, and what it lacks is not only a loss scale, which is found again in a few updates."""
+    """Somebody continues from this file, and what it lacks is not only a loss scale, which is found again in a few updates."""
     if _only_a_scale(missing) or set(missing) <= {_name(u) for u in used if not u.sure}:
         return False
     if _at_the_end(module, saved, used):
@@ -402,7 +402,7 @@ def _only_a_scale(missing: list[str]) -> bool:
 
 
 def _restores(module: Module) -> bool:
-    """Somebody in this file or folder restores an optimizer and goes on; else the file is only written, or read to test the best model."""
+    """Somebody in this file or folder restores an optimizer and continues; else the file is only written, or read to test the best model."""
     beside = module.project.beside(module, b"load_state_dict") if module.project else []
     restoring = [m.source.text for m in (module, *beside) if _RESTORES.search(m.source.text)]
     return any(map(_GOES_ON.search, restoring))
@@ -448,7 +448,7 @@ _EPOCHS = re.compile(r"(?i)epoch|step|iter")
 
 
 def _first_weights(saved: Saved) -> bool:
-    """Saved before the loop over the epochs begins: the weights that a run starts from, and nothing to go on from."""
+    """Saved before the loop over the epochs begins: the weights that a run starts from, and nothing to continue from."""
     module, call = saved.module, saved.call
     if module.in_loop(call):
         return False
@@ -470,7 +470,7 @@ def _only_evaluated(module: Module, saved: Saved) -> bool:
 
 
 def _resumed(module: Module, saved: Saved) -> bool:
-    """Someone is seen to go on from it. An epoch in a file of weights may only say which one they are of."""
+    """Someone is seen to continue from it. An epoch in a file of weights may only say which one they are of."""
     return re.search(r"(?im)^[^#\n]*resum", module.source.text) is not None or any(
         loaded.restored().keys() & saved.entries.keys()
         and "counter" in {role_of_key(k) for k in loaded.restored()}

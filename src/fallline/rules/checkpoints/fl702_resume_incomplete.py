@@ -381,7 +381,7 @@ def _file_of(loaded: Loaded, known: list[Saved]) -> Saved | None:
 
 
 def _resumes(module: Module, loaded: Loaded) -> bool:
-    """Training goes on from here: it restores an optimizer or a step, or says so, in a file that trains."""
+    """Training continues from here: it restores an optimizer or a step, or says so, in a file that trains."""
     roles = {role_of_key(k) for k in loaded.restored()}
     if "optimizer" in roles:
         return True
@@ -413,7 +413,7 @@ def _only_counts(saved: Saved, loaded: Loaded, lost: list[str]) -> bool:
 
 
 def _evaluates(loaded: Loaded) -> bool:
-    """It is loaded to be evaluated: `if args.evaluate:`, in a branch that does not say that training goes on."""
+    """It is loaded to be evaluated: `if args.evaluate:`, in a branch that does not say that training continues."""
     home = loaded.module
     child: ast.AST = loaded.call
     for up in home.parents(loaded.call):
@@ -443,7 +443,7 @@ def _says_resume(loaded: Loaded) -> bool:
 
 
 def _goes_back(loaded: Loaded, saved: Saved, lost: list[str]) -> bool:
-    """The function that saves the best state loads it again when things get worse: the epoch goes on where it is."""
+    """The function that saves the best state loads it again when things get worse: the epoch continues where it is."""
     home = loaded.module
     same = saved.module is home and home.function(saved.call) is home.function(loaded.call)
     counters = all(saved.role(key, saved.entries[key]) == "counter" for key in lost)

@@ -136,7 +136,7 @@ for epoch in range(2):
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), float("inf")))
         optimizer.zero_grad()
 """,
-        # the step of one iteration stands at the top of the next
+        # the step of one iteration is at the top of the next
         SETUP
         + """
 steps = 0

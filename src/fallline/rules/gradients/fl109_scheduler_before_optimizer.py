@@ -183,7 +183,7 @@ def _within_update(trace: Trace, advance: SchedulerStep, step: Step) -> bool:
 
 
 def _in_the_loop(trace: Trace, advance: SchedulerStep, step: Step) -> bool:
-    """Not the catching-up of a resumed run: it stands between a backward and its step, or comes again after one."""
+    """Not the catching-up of a resumed run: it is between a backward and its step, or comes again after one."""
     middle = bool(trace.before(advance).of(Backward))
     here = [e.order for e in trace.of(SchedulerStep) if e.at == advance.at]
     # played several times before anything is trained, it catches up, even where the whole run is read twice

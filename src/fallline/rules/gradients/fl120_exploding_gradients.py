@@ -108,7 +108,7 @@ for update in range(60):
         noise = max(spread(before), floor * abs(level))
         if not all(map(math.isfinite, after)):
             return {"loss_before": level, "loss_after": "not finite"}
-        # judge by where the loss stands when the dust has settled, or where the run ends
+        # judge by where the loss is when the dust has settled, or where the run ends
         late = after[-max(1, len(after) // 2) :]
         worse = median(late) > level + self.loss_spreads * noise
         recovering = len(late) >= 10 and progress(late).fell(0.2)

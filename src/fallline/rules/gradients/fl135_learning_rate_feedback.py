@@ -166,7 +166,7 @@ _STARTS = 3  # epochs are counted from 0 or 1
 
 
 def _falls(rates: list[float]) -> list[list[float]]:
-    """The stretches in which the rate falls, and never more slowly than before: a warm-up comes before one, and one that counts batches begins anew in each epoch."""
+    """The stretches in which the rate falls, and never more slowly than before: a warm-up comes before one, and one that counts batches begins again in each epoch."""
     found: list[list[float]] = []
     last = math.inf
     for before, now in pairwise(rates):

@@ -221,7 +221,7 @@ def _has_graph(trace: Trace, keep: Keep) -> bool:
 
 
 def _small(trace: Trace, keep: Keep) -> bool:
-    """A sum over the pieces of one batch, made anew for each, of losses whose backward has freed their activations."""
+    """A sum over the pieces of one batch, made again for each, of losses whose backward has freed their activations."""
     if keep.how != "add" or not keep.born:
         return False
     forwards = trace.before(keep).of(Forward).where(lambda e: e.model in (keep.of or ()))

@@ -369,7 +369,7 @@ def _evaluations(trace: Trace) -> list[Forward]:
 
 
 def _built_again(trace: Trace, forward: Forward, trained: set[str | None]) -> bool:
-    """A test that builds the trained model anew and goes over data of its own: not a teacher."""
+    """A test that builds the trained model again and goes over data of its own: not a teacher."""
     model = trace.model(forward.model)
     kinds = {known.type for t in trained if (known := trace.model(t)) is not None}
     apart = forward.repeated is True and forward.fed is True

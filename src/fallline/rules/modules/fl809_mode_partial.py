@@ -28,7 +28,7 @@ _EVALUATES = re.compile(
     r"(^|_|\.)(eval|evaluate|evaluation|valid|validate|validation|val|test)(_|$|[A-Z])",
     re.IGNORECASE,
 )
-# Dropout that is left on to get many answers, statistics that are made anew, losses that are computed there for training.
+# Dropout that is left on to get many answers, statistics that are made again, losses that are computed there for training.
 _ON_PURPOSE = re.compile(
     r"train|monte|mc_|mcd|uncertain|ensemble|update_bn|calibrat|warm", re.IGNORECASE
 )

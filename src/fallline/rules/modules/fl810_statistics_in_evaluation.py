@@ -79,7 +79,7 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                 yield self.finding(
                     module.location(call),
                     "This BatchNorm uses and updates its running statistics in eval mode too. Pass `training=self.training`",
-                    # a BatchNorm made anew to do so means it
+                    # a BatchNorm made again to do so means it
                     severity=Severity.INFO if _is_batch_norm(module, call) else None,
                 )
 

@@ -167,7 +167,7 @@ class RMSNorm(nn.Module):
 
 RMSNorm(4)(torch.zeros(2, 4, requires_grad=True)).sum().backward()
 """,
-        # what is no difference keeps the sum above zero: Charbonnier, pseudo-Huber
+        # what is not a difference keeps the sum above zero: Charbonnier, pseudo-Huber
         """\
 import torch
 

@@ -58,7 +58,7 @@ for update in range(150):
     least_equal = 20  # updates, where all losses are equal to the bit
     least_samples = 8
     moved = 0.02  # share of the loss: more than this since the start is movement
-    at_once = 4.0  # spreads of the loss: a start so far above the rest is no noise
+    at_once = 4.0  # spreads of the loss: a start so far above the rest is not noise
     weights_moved = 1e-3  # share of their size, summed over the run
     signal = 0.3  # cosine of gradients from one sample to the next
     sensitivity = 0.01  # |gradient| * |weights| / |loss|: below, there is nothing left to learn

@@ -298,7 +298,7 @@ def _scaled_steps(module: Module) -> Iterator[ast.Call]:
 def _meeting(
     module: Module, clip: ast.Call, step: ast.Call
 ) -> tuple[ast.stmt, ast.expr | None] | None:
-    """The statement around the clip that stands in one block with the step, and the test that guards the step there."""
+    """The statement around the clip that is in one block with the step, and the test that guards the step there."""
     editor = Editor(module)
     steps = _around(module, step)
     for anchor in _around(module, clip):

@@ -33,7 +33,7 @@ class Entry:
     name: str
     library: str
     owner: str  # the class or function whose argument it is; empty for a class or function itself
-    default: str | None  # as written; None where it must be given or is no argument
+    default: str | None  # as written; None where it must be given or is not an argument
     text: str
     module: str
     value: bool = False  # a value of the option `owner`
@@ -198,7 +198,7 @@ def _entry(docs: str, name: str) -> str:
             if not below.strip() and "".join(said).strip():
                 break
             said.append(below.strip())
-        # `x (bool, optional): ...` matched up to its first colon; a type that follows is no text
+        # `x (bool, optional): ...` matched up to its first colon; a type that follows is not text
         return _short(" ".join(said))
     return ""
 

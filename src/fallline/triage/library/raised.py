@@ -123,7 +123,7 @@ def _best(files: Sequence[File], flat: str, error: bool) -> Site | None:
     for file in files:
         for site in _sites(file):
             if (error and site.kind in ("warns", "logs")) or not _matches(site, flat):
-                continue  # what was raised as an error is no warning
+                continue  # what was raised as an error is not a warning
             shared = found is not None and found.own == site.own
             if found is None or site.rank > found.rank:
                 found = site
@@ -229,7 +229,7 @@ def _kind(statement: ast.stmt) -> str:
 
 
 def _template(node: ast.expr) -> list[ast.expr | str] | None:
-    """The literal parts of a text and the expressions between them; None for what is no text."""
+    """The literal parts of a text and the expressions between them; None for what is not text."""
     match node:
         case ast.Constant(value=str(text)):
             return [text]
