@@ -12,6 +12,7 @@ from fallline.flow.modules import looks_like_model
 from fallline.flow.recording import turns_off, under_no_grad
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, methods_of, written
+from fallline.syntax.once import once
 
 __all__ = ["Answer", "answers", "left_in_train_mode", "recorded", "scripted"]
 
@@ -74,10 +75,10 @@ def scripted(module: Module) -> tuple[ast.Call, str] | None:
     text = module.source.text
     if "torch" not in text or module.is_unit_test or module.is_benchmark:
         return None
-    if _ELSEWHERE.search(text) or _WANTS_GRADIENTS.search(text) or _FROZEN.search(text):
-        return None
-    called = [c for c in _model_calls(module) if module.scope(c) is None and module.in_loop(c)]
-    if not called:
+    called = [c for c in _model_calls(module) if module.in_loop(c) and module.scope(c) is None]
+    if not called or any(
+        pattern.search(text) for pattern in (_ELSEWHERE, _WANTS_GRADIENTS, _FROZEN)
+    ):
         return None
     top = [c for c in module.all(ast.Call) if module.scope(c) is None]
     rests = {
@@ -121,16 +122,9 @@ def left_in_train_mode(module: Module) -> Iterator[tuple[Answer, str]]:
         yield answer, resting.name
 
 
+@once
 def _asked(module: Module) -> list[Answer]:
     """The functions that call a model and are not there to train it."""
-    known = module.notes("asked for answers")
-    if module.tree not in known:
-        known[module.tree] = _asking(module)
-    found: list[Answer] = known[module.tree]
-    return found
-
-
-def _asking(module: Module) -> list[Answer]:
     text = module.source.text
     if "torch" not in text or module.is_unit_test or "Lightning" in text:
         return []
@@ -165,6 +159,7 @@ def _modules_by_use(module: Module) -> set[str]:
     return {written(c.func.value) for c in asked if isinstance(c.func, ast.Attribute)} - {"self"}
 
 
+@once
 def _model_calls(module: Module) -> list[ast.Call]:
     by_use = _modules_by_use(module)
     last = {name.rpartition(".")[2] for name in by_use}

@@ -11,6 +11,7 @@ from fallline.flow.calls import chained_on, last_name, names_in
 from fallline.flow.recording import turns_off, under_no_grad
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, methods_of, walk
+from fallline.syntax.once import once
 
 __all__ = [
     "appended_in_training_step",
@@ -234,20 +235,15 @@ def _set_by_others(cls: ast.ClassDef) -> set[str]:
     }
 
 
+@once
 def _call_forward_above(module: Module) -> set[ast.AST]:
     """The classes that write `super().forward(...)`: modules too, whose class is made elsewhere."""
-    kept = module.notes("call forward above")
-    if module.tree not in kept:
-        kept[module.tree] = {
-            up
-            for n in module.all(ast.Attribute)
-            if n.attr == "forward"
-            and last_name(n.value) == "super"
-            and not is_name(n.value, "super")
-            for up in module.parents(n)
-        }
-    found: set[ast.AST] = kept[module.tree]
-    return found
+    return {
+        up
+        for n in module.all(ast.Attribute)
+        if n.attr == "forward" and last_name(n.value) == "super" and not is_name(n.value, "super")
+        for up in module.parents(n)
+    }
 
 
 def _carried(module: Module, method: ast.FunctionDef) -> Iterator[ast.Assign]:

@@ -17,6 +17,7 @@ from fallline.flow.ranges import range_of
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
+from fallline.syntax.once import once
 
 __all__ = [
     "LOSS_TOKENS",
@@ -86,28 +87,25 @@ def loss_calls(module: Module, *names: str) -> Iterator[tuple[ast.Call, str]]:
             yield call, last_name(built[0])
 
 
+@once
 def _calls_of_what_is_built(module: Module) -> list[tuple[ast.Call, list[ast.Call]]]:
     """Calls of objects that this file builds, with two arguments or keywords, and their constructions."""
-    known = module.notes("calls of what is built")
-    if module.tree not in known:
-        called: list[tuple[ast.Call, list[ast.Call]]] = []
-        for call in module.all(ast.Call):
-            if len(call.args) < 2 and not call.keywords:
+    called: list[tuple[ast.Call, list[ast.Call]]] = []
+    for call in module.all(ast.Call):
+        if len(call.args) < 2 and not call.keywords:
+            continue
+        match call.func:
+            case ast.Call() | ast.Attribute(ast.Name("self")):
+                pass
+            case ast.Name() if module.resolve(call.func) is None:
+                pass
+            case _:
                 continue
-            match call.func:
-                case ast.Call() | ast.Attribute(ast.Name("self")):
-                    pass
-                case ast.Name() if module.resolve(call.func) is None:
-                    pass
-                case _:
-                    continue
-            made = values_of(module).constructed(call.func)
-            built = [made] if made is not None else values_of(module).constructions(call.func)
-            if built:
-                called.append((call, built))
-        known[module.tree] = called
-    found: list[tuple[ast.Call, list[ast.Call]]] = known[module.tree]
-    return found
+        made = values_of(module).constructed(call.func)
+        built = [made] if made is not None else values_of(module).constructions(call.func)
+        if built:
+            called.append((call, built))
+    return called
 
 
 def in_loss(module: Module, node: ast.AST) -> bool:
@@ -320,37 +318,30 @@ def guarded(module: Module, node: ast.expr) -> bool:
     )
 
 
+@once
 def _tests(module: Module, function: ast.AST | None) -> list[tuple[int, ast.expr, set[str]]]:
     """What a function asks, with the line and the names in it."""
-    known = module.notes("tests")
-    place = function or module.tree
-    if place not in known:
-        asked: list[ast.If | ast.IfExp | ast.Assert | ast.While] = below(
-            place, ast.If, ast.IfExp, ast.Assert, ast.While
-        )
-        own = [n for n in asked if module.function(n) is function]
-        known[place] = [(n.lineno, n.test, names_in(n.test)) for n in own]
-    found: list[tuple[int, ast.expr, set[str]]] = known[place]
-    return found
+    asked: list[ast.If | ast.IfExp | ast.Assert | ast.While] = below(
+        function or module.tree, ast.If, ast.IfExp, ast.Assert, ast.While
+    )
+    own = [n for n in asked if module.function(n) is function]
+    return [(n.lineno, n.test, names_in(n.test)) for n in own]
 
 
+@once
 def _changes_in_place(module: Module) -> dict[str, list[ast.expr]]:
     """`x[x < eps] = eps` and `x.clamp_(min=eps)`: the name and the places; `x[rows] = y` only fills it."""
-    known = module.notes("changes in place")
-    if module.tree not in known:
-        places: dict[str, list[ast.expr]] = {}
-        for target in module.all(ast.Subscript):
-            match target:
-                case ast.Subscript(ast.Name(name), index, ast.Store()):
-                    if not _counts_up(module, index):
-                        places.setdefault(name, []).append(target)
-        for call in module.method_calls(*_IN_PLACE):
-            match call.func:
-                case ast.Attribute(ast.Name(name)):
-                    places.setdefault(name, []).append(call)
-        known[module.tree] = places
-    found: dict[str, list[ast.expr]] = known[module.tree]
-    return found
+    places: dict[str, list[ast.expr]] = {}
+    for target in module.all(ast.Subscript):
+        match target:
+            case ast.Subscript(ast.Name(name), index, ast.Store()):
+                if not _counts_up(module, index):
+                    places.setdefault(name, []).append(target)
+    for call in module.method_calls(*_IN_PLACE):
+        match call.func:
+            case ast.Attribute(ast.Name(name)):
+                places.setdefault(name, []).append(call)
+    return places
 
 
 def _counts_up(module: Module, index: ast.expr) -> bool:
@@ -409,6 +400,7 @@ def _roots(module: Module, node: ast.expr) -> dict[str, int]:
     return found
 
 
+@once
 def trained_names(module: Module, scope: ast.AST | None) -> dict[str, int]:
     """The names of this function whose values reach a `backward()` in it, each with the last line where one does."""
     found: dict[str, int] = {}

@@ -9,6 +9,7 @@ from fallline.flow.calls import last_name, operand, receiver
 from fallline.flow.makers import SHAPE_OPS
 from fallline.flow.values import values_of
 from fallline.syntax import Module
+from fallline.syntax.once import once
 
 __all__ = ["infinity_in", "is_infinite"]
 
@@ -79,21 +80,18 @@ def _filled_in_place(module: Module, use: ast.Name) -> ast.AST | None:
     return next((p for p in filled if since <= p.lineno and module.scope(p) is scope), None)
 
 
+@once
 def _places(module: Module) -> dict[str, list[ast.Call | ast.Subscript]]:
     """By name: where it is filled with an infinity in place."""
-    known = module.notes("filled in place with an infinity")
-    if module.tree not in known:
-        found: dict[str, list[ast.Call | ast.Subscript]] = {}
-        for call in module.method_calls("masked_fill_"):
-            match call.func:
-                case ast.Attribute(ast.Name(name)):
-                    if is_infinite(module, module.argument(call, 1, "value")):
-                        found.setdefault(name, []).append(call)
-        for target in module.all(ast.Subscript):
-            match target, module.parent(target):
-                case ast.Subscript(ast.Name(name), _, ast.Store()), ast.Assign(value=value):
-                    if is_infinite(module, value):
-                        found.setdefault(name, []).append(target)
-        known[module.tree] = found
-    places: dict[str, list[ast.Call | ast.Subscript]] = known[module.tree]
-    return places
+    found: dict[str, list[ast.Call | ast.Subscript]] = {}
+    for call in module.method_calls("masked_fill_"):
+        match call.func:
+            case ast.Attribute(ast.Name(name)):
+                if is_infinite(module, module.argument(call, 1, "value")):
+                    found.setdefault(name, []).append(call)
+    for target in module.all(ast.Subscript):
+        match target, module.parent(target):
+            case ast.Subscript(ast.Name(name), _, ast.Store()), ast.Assign(value=value):
+                if is_infinite(module, value):
+                    found.setdefault(name, []).append(target)
+    return found

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from fallline.syntax import Module
+from fallline.syntax.once import once
 
 __all__ = ["default_of", "stays"]
 
@@ -22,38 +23,32 @@ def default_of(module: Module, name: str) -> float | None:
     return next((d for home in homes if (d := _defaults(home).get(name)) is not None), None)
 
 
+@once
 def _elsewhere(module: Module) -> list[Module]:
     """The files of the project that are called after options, and that this one imports from: `from tools.argparse import get_args`."""
-    kept = module.notes("files with options")
-    known: list[Module] | None = kept.get(module.tree)
-    if known is None:
-        known = kept[module.tree] = []
-        for dotted in {*module.imports.values()} if module.project is not None else ():
-            for path in (dotted, dotted.rpartition(".")[0]):
-                if _HOLDS_OPTIONS.search(path.rpartition(".")[2]):
-                    found = module.project.find_module(path, module)  # type: ignore[union-attr]
-                    known += [found] if found is not None else []
+    known: list[Module] = []
+    for dotted in {*module.imports.values()} if module.project is not None else ():
+        for path in (dotted, dotted.rpartition(".")[0]):
+            if _HOLDS_OPTIONS.search(path.rpartition(".")[2]):
+                found = module.project.find_module(path, module)  # type: ignore[union-attr]
+                known += [found] if found is not None else []
     return known
 
 
+@once
 def _defaults(module: Module) -> dict[str, float]:
-    kept = module.notes("option defaults")
-    known: dict[str, float] | None = kept.get(module.tree)
-    if known is None:
-        known = kept[module.tree] = {}
-        for call in module.method_calls("add_argument"):
-            number = _number(
-                module, next((k.value for k in call.keywords if k.arg == "default"), None)
-            )
-            if number is not None:
-                known |= dict.fromkeys(_names(call), number)
-        for field in module.all(ast.AnnAssign):
-            number = _number(module, field.value)
-            if isinstance(field.target, ast.Name) and number is not None:
-                if isinstance(module.parent(field), ast.ClassDef):
-                    known[field.target.id] = number
-        for name, number in (*_looked_up(module), *_arguments(module)):
-            known.setdefault(name, number)
+    known: dict[str, float] = {}
+    for call in module.method_calls("add_argument"):
+        number = _number(module, next((k.value for k in call.keywords if k.arg == "default"), None))
+        if number is not None:
+            known |= dict.fromkeys(_names(call), number)
+    for field in module.all(ast.AnnAssign):
+        number = _number(module, field.value)
+        if isinstance(field.target, ast.Name) and number is not None:
+            if isinstance(module.parent(field), ast.ClassDef):
+                known[field.target.id] = number
+    for name, number in (*_looked_up(module), *_arguments(module)):
+        known.setdefault(name, number)
     return known
 
 
@@ -96,30 +91,25 @@ def stays(modules: Sequence[Module], name: str, number: float, *, code: bool = F
     return defaults | given | _written(modules[0], name, code) == {number}
 
 
+@once
 def _written(module: Module, name: str, code: bool) -> set[float]:
     """The numbers that scripts, instructions and configurations give an option: `--accum-steps 4`, `accum_steps: 4`."""
-    kept = module.notes("options in texts")
-    known: dict[tuple[str, bool], set[float]] = kept.setdefault(module.tree, {})
-    if (name, code) not in known:
-        texts = module.project.writes(module, name, code) if module.project is not None else ()
-        spelled = name.replace("_", "[-_]")
-        number = re.compile(
-            rf"(?i)\b{spelled}\b[\"'`]?(?:[ \t]*:[ \t]*(?:float|int)\b)?[ \t]*[ \t:=|][ \t]*[\"'`]?(\d*\.?\d+)"
-        )
-        known[name, code] = {float(n) for text in texts for n in number.findall(text)}
-    return known[name, code]
+    texts = module.project.writes(module, name, code) if module.project is not None else ()
+    spelled = name.replace("_", "[-_]")
+    number = re.compile(
+        rf"(?i)\b{spelled}\b[\"'`]?(?:[ \t]*:[ \t]*(?:float|int)\b)?[ \t]*[ \t:=|][ \t]*[\"'`]?(\d*\.?\d+)"
+    )
+    return {float(n) for text in texts for n in number.findall(text)}
 
 
+@once
 def _given(module: Module) -> dict[str, set[float]]:
     """The numbers that this file gives its options: `train(accumulation_steps=4)`, `args.accum = 8`."""
-    kept = module.notes("options that are set")
-    known: dict[str, set[float]] | None = kept.get(module.tree)
-    if known is None:
-        known = kept[module.tree] = {}
-        for name, value in _assignments(module):
-            number = module.number(value)
-            if number is not None:
-                known.setdefault(name, set()).add(number)
+    known: dict[str, set[float]] = {}
+    for name, value in _assignments(module):
+        number = module.number(value)
+        if number is not None:
+            known.setdefault(name, set()).add(number)
     return known
 
 

@@ -10,6 +10,7 @@ from fallline.flow.calls import last_name
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import below, is_name, methods_of, walk, written
+from fallline.syntax.once import once
 
 __all__ = ["is_distributed_sampler", "never_given", "never_told"]
 
@@ -144,15 +145,9 @@ def _hands_on(module: Module, name: ast.Name) -> bool:
     return True
 
 
+@once
 def is_distributed_sampler(module: Module, cls: ast.ClassDef) -> bool:
     """`g.manual_seed(self.epoch)` in `__iter__` of a sampler that knows its rank, where only set_epoch moves the epoch on."""
-    known: bool | None = module.notes("distributed sampler").get(cls)
-    if known is None:
-        known = module.notes("distributed sampler")[cls] = _is_one(module, cls)
-    return known
-
-
-def _is_one(module: Module, cls: ast.ClassDef) -> bool:
     bases = module.bases(cls)
     if not any(b.startswith("torch.utils.data.") and b.endswith("Sampler") for b in bases):
         return False

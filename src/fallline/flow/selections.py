@@ -11,6 +11,7 @@ from fallline.flow.hints import BOOLEAN, NEVER_EMPTY, is_mask
 from fallline.flow.losses import guarded, in_loss
 from fallline.flow.values import values_of
 from fallline.syntax import Module
+from fallline.syntax.once import once
 
 __all__ = ["means_of_selected"]
 
@@ -59,13 +60,11 @@ def _averaged(module: Module, call: ast.Call) -> ast.expr | None:
     return None
 
 
+@once
 def _makes_a_loss(module: Module) -> bool:
     """Whether the file names a loss layer at all: asked before every call is followed to what made it."""
-    kept = module.notes("names a loss layer")
-    if module.tree not in kept:
-        text = module.source.text
-        kept[module.tree] = "Loss" in text and _LOSS_LAYERS.search(text) is not None
-    return bool(kept[module.tree])
+    text = module.source.text
+    return "Loss" in text and _LOSS_LAYERS.search(text) is not None
 
 
 def _mask_of(module: Module, node: ast.expr) -> ast.expr | None:

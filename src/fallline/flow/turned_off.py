@@ -12,6 +12,7 @@ import re
 from fallline.flow.calls import last_name
 from fallline.flow.unused import given_by
 from fallline.syntax import Module
+from fallline.syntax.once import once
 
 __all__ = ["behind_a_switch_that_is_off"]
 
@@ -42,15 +43,8 @@ def _switches(test: ast.If, line: int) -> list[str]:
     return [last_name(n) for n in wanted if isinstance(n, ast.Name | ast.Attribute)]
 
 
+@once
 def _never_on(module: Module, name: str) -> bool:
-    kept = module.notes("switches that are never on")
-    known: dict[str, bool] = kept.setdefault(module.tree, {})
-    if name not in known:
-        known[name] = _find(module, name)
-    return known[name]
-
-
-def _find(module: Module, name: str) -> bool:
     project = module.project
     if project is None or len(name) < 3:
         return False

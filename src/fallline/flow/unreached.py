@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.syntax import Module
+from fallline.syntax.once import once
 
 __all__ = ["unreached"]
 
@@ -32,15 +33,12 @@ def unreached(module: Module, line: int) -> bool:
     around = _around(module, line)
     if around is None or module.project is None or module.path.endswith(".ipynb"):
         return False
-    kept = module.notes("definitions that nobody uses")
-    known: dict[str, bool] = kept.setdefault(module.tree, {})
-    if around.name not in known:
-        # the file itself first: what other files say costs a search, and has to be asked again when they change
-        own = around.name in _used_here(module)
-        known[around.name] = not own and _idle(module, around) and not _published(module)
-    return known[around.name]
+    # the file itself first: what other files say costs a search, and has to be asked again when they change
+    own = around.name in _used_here(module)
+    return not own and _idle(module, around) and not _published(module)
 
 
+@once
 def _idle(module: Module, around: _Definition) -> bool:
     if module.project is not None and module.project.imports(module):
         return not _used(module, around, frozenset())

@@ -11,7 +11,10 @@ from fallline.api.values import Context, Function, Thing, Unknown, Value
 from fallline.reader.assign import assign_to
 from fallline.reader.machine import Machine
 from fallline.reader.state import Frame
+from fallline.syntax import Module
+from fallline.syntax.module import Function as Definition
 from fallline.syntax.nodes import below
+from fallline.syntax.once import once
 
 __all__ = ["decorated", "entered_all", "grad_decorators"]
 
@@ -70,20 +73,18 @@ _OF_TORCH = frozenset(
 )
 
 
-def grad_decorators(function: Function) -> list[tuple[ast.expr, bool]]:
+@once
+def grad_decorators(module: Module, node: Definition) -> list[tuple[ast.expr, bool]]:
     """The decorators of a function that change how it computes, and whether torch has them. Every call asks."""
-    node, kept = function.node, function.module.notes("grad decorators")
-    known: list[tuple[ast.expr, bool]] | None = kept.get(node)
-    if known is None:
-        known = kept[node] = []
-        for decorator in () if isinstance(node, ast.Lambda) else node.decorator_list:
-            for each in _branches(decorator):
-                target = each.func if isinstance(each, ast.Call) else each
-                name = function.module.resolve(target) or ""
-                if name in _OF_TORCH or name.endswith("autocast"):
-                    known.append((each, True))
-                elif _turns_off_grad(function, target):
-                    known.append((each, False))
+    known: list[tuple[ast.expr, bool]] = []
+    for decorator in () if isinstance(node, ast.Lambda) else node.decorator_list:
+        for each in _branches(decorator):
+            target = each.func if isinstance(each, ast.Call) else each
+            name = module.resolve(target) or ""
+            if name in _OF_TORCH or name.endswith("autocast"):
+                known.append((each, True))
+            elif _turns_off_grad(module, target):
+                known.append((each, False))
     return known
 
 
@@ -110,9 +111,8 @@ def _branches(decorator: ast.expr) -> list[ast.expr]:
     return [decorator]
 
 
-def _turns_off_grad(function: Function, target: ast.expr) -> bool:
+def _turns_off_grad(module: Module, target: ast.expr) -> bool:
     """A decorator of the project that puts no_grad or inference_mode around."""
-    module = function.module
     if isinstance(target, ast.Name) and target.id in module.functions:
         body: ast.AST | None = module.functions[target.id]
     else:

@@ -13,6 +13,7 @@ from fallline.reader.machine import Machine
 from fallline.reader.relevance import acts, acts_here
 from fallline.syntax import Module
 from fallline.syntax.nodes import walk
+from fallline.syntax.once import once
 
 __all__ = ["TESTS", "decide", "how_much", "knob", "truth"]
 
@@ -86,20 +87,15 @@ def _turned(branches: list[ast.stmt]) -> set[str]:
     }
 
 
+@once
 def _decisive(module: Module) -> frozenset[str]:
     """The names that a file asks, all by themselves, around what matters: `if distributed:`."""
-    kept = module.notes("decisive")
-    known: frozenset[str] | None = kept.get(module.tree)
-    if known is None:
-        known = kept[module.tree] = frozenset(
-            node.test.id
-            for node in module.all(ast.If)
-            if isinstance(node.test, ast.Name)
-            and (
-                acts_here(module, [*node.body, *node.orelse]) or _binds([*node.body, *node.orelse])
-            )
-        )
-    return known
+    return frozenset(
+        node.test.id
+        for node in module.all(ast.If)
+        if isinstance(node.test, ast.Name)
+        and (acts_here(module, [*node.body, *node.orelse]) or _binds([*node.body, *node.orelse]))
+    )
 
 
 def _exits(statement: ast.AST) -> bool:

@@ -28,6 +28,7 @@ from fallline.reader.relevance import acts, called_names, makes, relevant
 from fallline.reader.state import Frame
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, children, walk, written
+from fallline.syntax.once import once
 
 __all__ = ["run_function"]
 
@@ -55,9 +56,11 @@ def run_function(
         return _generator(machine, function, [*args, *kwargs.values()], node)
     if not always and _passed_over(machine, function, [*args, *kwargs.values()]):
         found = _tensor_of(args, kwargs)
-        found = found if not _divides(function) else replace(found, divided=None)
+        found = (
+            found if not _divides(function.module, function.node) else replace(found, divided=None)
+        )
         return shaped(Unknown(), found, machine.around.recording)
-    name = _qualname(function)
+    name = _qualname(function.module, function.node)
     machine.reached.add((function.module.path, name))
     machine.touched.add(function.module.path)
     frame = Frame(function.module, name, function.scope, function.me)
@@ -83,14 +86,10 @@ def run_function(
         machine.callers = outer
 
 
-def _divides(function: Function) -> bool:
+@once
+def _divides(module: Module, function: ast.AST) -> bool:
     """Whether a function that is not run may divide what it is given: it, or a function it calls, by the look of it."""
-    kept = function.module.notes("divides")
-    known: bool | None = kept.get(function.node)
-    if known is None:
-        known = any(map(_may_divide, walk(function.node)))
-        kept[function.node] = known
-    return known
+    return any(map(_may_divide, walk(function)))
 
 
 def _may_divide(node: ast.AST) -> bool:
@@ -102,17 +101,12 @@ def _may_divide(node: ast.AST) -> bool:
     return False
 
 
-def _qualname(function: Function) -> str:
-    kept = function.module.notes("qualname")
-    known: str | None = kept.get(function.node)
-    if known is None:
-        known = kept[function.node] = function.module.qualname(function.node)
-    return known
+_qualname = once(Module.qualname)
 
 
 def _surroundings(machine: Machine, function: Function) -> AbstractContextManager[object]:
     """What the decorators of a function put around it."""
-    decorators = grad_decorators(function)
+    decorators = grad_decorators(function.module, function.node)
     if not decorators:
         return _NOTHING
     stack = ExitStack()
@@ -227,15 +221,16 @@ def _only_computes(function: Function, result: Value) -> bool:
         )
     if not isinstance(result, Tensor):
         return False
-    node, kept = function.node, function.module.notes("only computes")
-    known = kept.get(node)
-    if known is None:
-        known = kept[node] = not relevant(function.module, [node]) and not any(
-            isinstance(n, ast.Global | ast.Nonlocal)
-            or (isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store))
-            for n in walk(node)
-        )
-    return bool(known)
+    return _changes_nothing(function.module, function.node)
+
+
+@once
+def _changes_nothing(module: Module, function: ast.AST) -> bool:
+    return not relevant(module, [function]) and not any(
+        isinstance(n, ast.Global | ast.Nonlocal)
+        or (isinstance(n, ast.Attribute | ast.Subscript) and isinstance(n.ctx, ast.Store))
+        for n in walk(function)
+    )
 
 
 def _recorded(machine: Machine, result: Value, args: list[Value]) -> Value:
@@ -254,23 +249,16 @@ def _tensor_of(args: list[Value], kwargs: dict[str, Value]) -> Tensor:
     return result
 
 
+@once
 def _generates(module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    kept = module.notes("generates")
-    known = kept.get(node)
-    if known is None:
-        known = False
-        stack: list[ast.AST] = list(node.body)
-        while stack:
-            here = stack.pop()
-            if isinstance(here, ast.Yield | ast.YieldFrom):
-                known = True
-                break
-            if not isinstance(
-                here, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
-            ):
-                stack += children(here)
-        kept[node] = known
-    return bool(known)
+    stack: list[ast.AST] = list(node.body)
+    while stack:
+        here = stack.pop()
+        if isinstance(here, ast.Yield | ast.YieldFrom):
+            return True
+        if not isinstance(here, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            stack += children(here)
+    return False
 
 
 def _generator(machine: Machine, function: Function, given: list[Value], node: ast.AST) -> Value:
@@ -280,7 +268,7 @@ def _generator(machine: Machine, function: Function, given: list[Value], node: a
     if any("contextmanager" in written(d) for d in body.decorator_list):
         return function
     endless = any(isinstance(n.test, ast.Constant) and n.test.value for n in below(body, ast.While))
-    machine.reached.add((function.module.path, _qualname(function)))
+    machine.reached.add((function.module.path, _qualname(function.module, function.node)))
     loaders = [t for v in given if (t := machine.as_kind(v, "loader")) is not None]
     if loaders and not endless:
         return loaders[0]

@@ -27,6 +27,7 @@ from fallline.reader.machine import Machine
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import below, methods_of, walk
+from fallline.syntax.once import once
 
 __all__ = ["class_attribute", "construct", "thing_attribute"]
 
@@ -99,35 +100,30 @@ def _passed_on(machine: Machine, thing: Thing) -> Thing | None:
     return None
 
 
+@once
 def _decoration(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """Whether a method is a property or static. Every attribute asks."""
-    kept = module.notes("decoration")
-    known: str | None = kept.get(function)
-    if known is None:
-        names = {d.id for d in function.decorator_list if isinstance(d, ast.Name)}
-        known = "static" if "staticmethod" in names else ""
-        known = "property" if names & {"property", "cached_property"} else known
-        kept[function] = known
-    return known
+    names = {d.id for d in function.decorator_list if isinstance(d, ast.Name)}
+    if names & {"property", "cached_property"}:
+        return "property"
+    return "static" if "staticmethod" in names else ""
 
 
+@once
 def _assigned(module: Module, cls: ast.ClassDef) -> dict[str, ast.expr]:
     """What the body of a class assigns, the first of each name."""
-    kept = module.notes("assigned")
-    known: dict[str, ast.expr] | None = kept.get(cls)
-    if known is None:
-        known = kept[cls] = {}
-        for item in cls.body:
-            if isinstance(item, ast.Assign):
-                for target in item.targets:
-                    if isinstance(target, ast.Name):
-                        known.setdefault(target.id, item.value)
-            elif (
-                isinstance(item, ast.AnnAssign)
-                and isinstance(item.target, ast.Name)
-                and item.value is not None
-            ):
-                known.setdefault(item.target.id, item.value)
+    known: dict[str, ast.expr] = {}
+    for item in cls.body:
+        match item:
+            case ast.Assign(targets=targets, value=value):
+                pass
+            case ast.AnnAssign(target=only, value=ast.expr() as value):
+                targets = [only]
+            case _:
+                continue
+        for target in targets:
+            if isinstance(target, ast.Name):
+                known.setdefault(target.id, value)
     return known
 
 
@@ -170,8 +166,8 @@ def construct(
     begun = len(machine.events)
     thing.facts["type"] = cls.node.name
     if kind == "model":
-        thing.facts.update(_layers(cls))
-        if not _may_learn(cls):
+        thing.facts.update(_layers(cls.module, cls.node))
+        if not _may_learn(cls.module, cls.node):
             thing.facts["frozen"] = (
                 True  # a loss, a transform: its result has the graph of what goes in
             )
@@ -246,16 +242,11 @@ def _look(value: Value, exact: bool) -> object:
     return value.__class__
 
 
-def _may_learn(cls: Class) -> bool:
+@once
+def _may_learn(module: Module, cls: ast.ClassDef) -> bool:
     """Whether a model class may hold weights: it makes some, calls what it was given, or derives from another class."""
-    kept = cls.module.notes("may learn")
-    known: bool | None = kept.get(cls.node)
-    if known is None:
-        plain = set(cls.module.bases(cls.node)) == {"torch.nn.Module"}
-        known = kept[cls.node] = (
-            not plain or _calls_a_part(cls.node) or learns(cls.module, cls.node)
-        )
-    return known
+    plain = set(module.bases(cls)) == {"torch.nn.Module"}
+    return not plain or _calls_a_part(cls) or learns(module, cls)
 
 
 def _calls_a_part(cls: ast.ClassDef) -> bool:
@@ -268,16 +259,14 @@ def _calls_a_part(cls: ast.ClassDef) -> bool:
     return False
 
 
-def _layers(cls: Class) -> dict[str, bool | None]:
+@once
+def _layers(module: Module, cls: ast.ClassDef) -> dict[str, bool | None]:
     """What kinds of layers a model class names, read off its text."""
-    kept = cls.module.notes("layers")
-    known: dict[str, bool | None] | None = kept.get(cls.node)
-    if known is None:
-        known = kept[cls.node] = {}
-        for inner in below(cls.node, ast.Call):
-            if "BatchNorm" in (cls.module.resolve(inner.func) or "").rpartition(".")[2]:
-                known["batchnorm"] = True
-        known["has_mode"] = class_has_mode(cls.module, cls.node)
+    known: dict[str, bool | None] = {}
+    for inner in below(cls, ast.Call):
+        if "BatchNorm" in (module.resolve(inner.func) or "").rpartition(".")[2]:
+            known["batchnorm"] = True
+    known["has_mode"] = class_has_mode(module, cls)
     return known
 
 

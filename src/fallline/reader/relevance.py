@@ -10,6 +10,7 @@ from typing import TypeAlias
 from fallline.flow.calls import last_name
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, children, methods_of, written
+from fallline.syntax.once import once
 
 __all__ = [
     "TOKENS",
@@ -77,27 +78,24 @@ _NO_GRAD = re.compile(r"\b(no_grad|inference_mode|set_grad_enabled)\b")
 
 def called_under_no_grad(module: Module, node: Definition) -> bool:
     """Some call of this function in its file is written inside `with torch.no_grad():`, or in a function decorated so."""
-    kept = module.notes("called under no_grad")  # one walk answers for every function of the file
-    known: frozenset[str] | None = kept.get(module.tree)
-    if known is None:
-        known = kept[module.tree] = frozenset(
-            last_name(call) for call in module.all(ast.Call) if _under_no_grad(module, call)
-        )
-    return node.name in known
+    return node.name in _names_under_no_grad(module)
+
+
+@once
+def _names_under_no_grad(module: Module) -> frozenset[str]:
+    calls = module.all(ast.Call)
+    return frozenset(last_name(call) for call in calls if _under_no_grad(module, call))
 
 
 def _under_no_grad(module: Module, node: ast.AST) -> bool:
-    kept = module.notes("turns gradients off")
-    for up in module.parents(node):
-        if not isinstance(up, ast.With | ast.FunctionDef):
-            continue
-        if up not in kept:
-            kept[up] = _turns_gradients_off(module, up)
-        if kept[up]:
-            return True
-    return False
+    return any(
+        _turns_gradients_off(module, up)
+        for up in module.parents(node)
+        if isinstance(up, ast.With | ast.FunctionDef)
+    )
 
 
+@once
 def _turns_gradients_off(module: Module, node: ast.With | ast.FunctionDef) -> bool:
     match node:
         case ast.With(items=items):
@@ -116,13 +114,10 @@ def only_frozen(module: Module) -> bool:
     return "backward(" not in text and ".step(" not in text and _FREEZES.search(text) is not None
 
 
+@once
 def called_names(module: Module, node: ast.AST) -> frozenset[str]:
     """The simple names of everything called in a node, itself included, and of what is handed to calls as an argument."""
-    kept = module.notes("called names")
-    known: frozenset[str] | None = kept.get(node)
-    if known is None:
-        known = kept[node] = frozenset.union(*_named(module.notes("named"), node))
-    return known
+    return frozenset.union(*_named(module.notes("named"), node))
 
 
 _Names: TypeAlias = tuple[frozenset[str], frozenset[str]]

@@ -6,21 +6,16 @@ import ast
 from typing import TypeAlias
 
 from fallline.syntax.module import Module
+from fallline.syntax.once import once
 
 __all__ = ["Method", "base_classes", "find_method", "inherited"]
 
 Method: TypeAlias = tuple[Module, ast.FunctionDef | ast.AsyncFunctionDef]
 
 
+@once
 def find_method(module: Module, cls: ast.ClassDef, name: str) -> Method | None:
     """A method of a class or of its bases in the project."""
-    known: dict[str, Method | None] = module.notes("methods").setdefault(cls, {})
-    if name not in known:
-        known[name] = _search(module, cls, name)
-    return known[name]
-
-
-def _search(module: Module, cls: ast.ClassDef, name: str) -> Method | None:
     seen: set[int] = set()
     queue: list[tuple[Module, ast.ClassDef]] = [(module, cls)]
     while queue:

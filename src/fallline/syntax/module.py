@@ -42,7 +42,7 @@ class Module:
         self.index = Index(tree)
         self._resolved: dict[int, str | None] = {}
         self._bases: dict[int, set[str]] = {}
-        self._notes: dict[str, dict[ast.AST, Any]] = {}
+        self._notes: dict[str, dict[Any, Any]] = {}
 
     # -- the index ---------------------------------------------------------------------------------------------
 
@@ -65,8 +65,8 @@ class Module:
         around = [f for f in self.functions.values() if f.lineno <= line <= (f.end_lineno or 0)]
         return any(times_only(f.name, self.segment(f)) for f in around)
 
-    def notes(self, about: str) -> dict[ast.AST, Any]:
-        """A table of answers about nodes, one for each question, kept as long as the file is."""
+    def notes(self, about: str) -> dict[Any, Any]:
+        """A table of answers, one for each question, kept as long as the file is; see `once`."""
         table = self._notes.get(about)
         if table is None:
             table = self._notes[about] = {}

@@ -6,6 +6,7 @@ import ast
 import re
 
 from fallline.syntax.module import Module
+from fallline.syntax.once import once
 
 __all__ = ["never_runs"]
 
@@ -23,15 +24,8 @@ def never_runs(module: Module, line: int) -> bool:
     return False
 
 
+@once
 def _dead(module: Module) -> frozenset[str]:
-    kept = module.notes("functions that never run")
-    known: frozenset[str] | None = kept.get(module.tree)
-    if known is None:
-        known = kept[module.tree] = _find(module)
-    return known
-
-
-def _find(module: Module) -> frozenset[str]:
     functions: _Functions = {
         n.name: n
         for n in module.tree.body

@@ -31,6 +31,7 @@ from fallline.syntax import Module
 from fallline.syntax.age import volatile_works
 from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import methods_called, written
+from fallline.syntax.once import once
 
 __all__ = ["METHODS", "called", "computed_by", "shaped", "through"]
 
@@ -184,28 +185,23 @@ def computed_by(paper: Paper, model: Thing, call: Call, result: Value) -> Value:
 def _clears_itself(model: Thing) -> bool:
     """Its forward begins with `self.zero_grad()`."""
     method = find_method(*model.cls, "forward") if model.cls is not None else None
-    if method is None:
-        return False
-    kept = method[0].notes("clears itself")
-    known: bool | None = kept.get(method[1])
-    if known is None:
-        known = kept[method[1]] = "zero_grad" in methods_called(method[1])
-    return known
+    return method is not None and _clears(*method)
+
+
+@once
+def _clears(module: Module, method: ast.AST) -> bool:
+    return "zero_grad" in methods_called(method)
 
 
 # Forces are gradients of an energy, whatever computes them.
 _ASKS = re.compile(r"\.requires_grad_\((True)?\)|\.requires_grad\s*=\s*True|\benable_grad\(")
 
 
+@once
 def _asks_for_gradients(module: Module, at: ast.AST) -> bool:
     """The function around a pass turns gradients on by hand: for an input, or inside what is evaluated without them."""
     function = module.function(at)
-    if function is None:
-        return False
-    kept = module.notes("asks for gradients")
-    if function not in kept:
-        kept[function] = _ASKS.search(module.segment(function)) is not None
-    return bool(kept[function])
+    return function is not None and _ASKS.search(module.segment(function)) is not None
 
 
 def _records(paper: Paper, model: Thing, given: Tensor, at: ast.AST) -> bool | None:

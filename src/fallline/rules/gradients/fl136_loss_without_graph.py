@@ -27,6 +27,7 @@ from fallline.rules.gradients._leaf_losses import (
 )
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, names_read, walk
+from fallline.syntax.once import once
 
 __all__ = ["LossWithoutGraph"]
 
@@ -274,24 +275,17 @@ def _has_no_graph(module: Module, made: ast.expr) -> bool:
     return takes_no_gradient(module, made) or (known and _is_cut(module, given))  # type: ignore[arg-type]
 
 
+@once
 def _losses_of(module: Module) -> set[int]:
-    known = module.notes("FL136 losses")
-    if module.tree not in known:
-        known[module.tree] = {id(call) for call, _ in loss_calls(module, *_LOSSES)}
-    found: set[int] = known[module.tree]
-    return found
+    return {id(call) for call, _ in loss_calls(module, *_LOSSES)}
 
 
 def _trained_by(module: Module, statement: ast.Assign | ast.AugAssign) -> str | None:
     """The name that a statement binds, if its value reaches a backward below it in the same function and loop."""
     match statement:
         case ast.Assign([ast.Name(name)]) | ast.AugAssign(ast.Name(name)):
-            scope = module.scope(statement)
-            known = module.notes("FL136 trained names")
-            key: Any = scope if scope is not None else module.tree
-            if key not in known:
-                known[key] = trained_names(module, scope)
-            return name if known[key].get(name, 0) > statement.lineno else None
+            trained = trained_names(module, module.scope(statement))
+            return name if trained.get(name, 0) > statement.lineno else None
     return None
 
 

@@ -7,6 +7,7 @@ import ast
 from fallline.flow.calls import chained_on
 from fallline.syntax import Module
 from fallline.syntax.nodes import written
+from fallline.syntax.once import once
 
 __all__ = ["causal_calls", "plain", "same", "slice_of"]
 
@@ -17,17 +18,13 @@ _WRAPS = frozenset(
 )
 
 
+@once
 def causal_calls(module: Module) -> list[ast.Call]:
     """Calls of a model that was made as `...ForCausalLM` or `...LMHeadModel` in this file."""
-    known = module.notes("causal calls")
-    if module.tree not in known:
-        made = any(name in module.source.text for name in _CAUSAL)
-        calls = module.all(ast.Call) if made else ()
-        known[module.tree] = [
-            c for c in calls if isinstance(c.func, ast.Name) and is_causal(module, c.func)
-        ]
-    found: list[ast.Call] = known[module.tree]
-    return found
+    if not any(name in module.source.text for name in _CAUSAL):
+        return []
+    calls = module.all(ast.Call)
+    return [c for c in calls if isinstance(c.func, ast.Name) and is_causal(module, c.func)]
 
 
 def is_causal(module: Module, node: ast.expr, depth: int = 4) -> bool:
