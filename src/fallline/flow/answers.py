@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fallline.flow.calls import last_name, returned
-from fallline.flow.modules import looks_like_model
+from fallline.flow.calls import last_name
+from fallline.flow.modules import MODELS, looks_like_model
 from fallline.flow.recording import turns_off, under_no_grad
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, methods_of, written
@@ -163,9 +163,15 @@ def _modules_by_use(module: Module) -> set[str]:
 def _model_calls(module: Module) -> list[ast.Call]:
     by_use = _modules_by_use(module)
     last = {name.rpartition(".")[2] for name in by_use}
+    hands_on = {name for _, name in _handing_on(module)}
+
+    def likely(name: str) -> bool:
+        said = name.endswith(MODELS) or "forward" in name
+        return said or name in last or name in hands_on or name in {"", "self"}
+
     return [
         call
-        for call in module.all(ast.Call)
+        for call in module.calls_named(likely)
         if (call.args or call.keywords)
         and (
             (last_name(call) in last and written(call.func) in by_use) or _calls_model(module, call)
@@ -175,7 +181,9 @@ def _model_calls(module: Module) -> list[ast.Call]:
 
 def _calls_model(module: Module, call: ast.Call) -> bool:
     match call.func:
-        case ast.Attribute(ast.Name("self"), name) if _hands_on(module, call, name):
+        case ast.Attribute(ast.Name("self"), name) if (module.class_(call), name) in _handing_on(
+            module
+        ) and getattr(module.function(call), "name", "") != name:
             return True
         case ast.Attribute(of, name) if "forward" in name and _RUNS.fullmatch(name):
             return looks_like_model(of) or (is_name(of, "self") and _is_network(module, call))
@@ -186,15 +194,18 @@ def _calls_model(module: Module, call: ast.Call) -> bool:
     return looks_like_model(call.func)
 
 
-def _hands_on(module: Module, call: ast.Call, name: str) -> bool:
-    """`self._forward(batch)`, a method that returns what `self.model` says and does nothing else with it."""
-    cls = module.class_(call)
-    own = methods_of(cls) if cls is not None and not module.is_module_class(cls) else []
-    method = next((m for m in own if m.name == name), None)
-    if method is None or method is module.function(call):
-        return False
-    said = (module.value(r) for r in returned(module, method))
-    return any(isinstance(r, ast.Call) and _is_own_model(r.func) for r in said)
+@once
+def _handing_on(module: Module) -> set[tuple[ast.ClassDef | None, str]]:
+    """`_forward` of `self._forward(batch)`, a method that returns what `self.model` says and does nothing else with it."""
+    found: set[tuple[ast.ClassDef | None, str]] = set()
+    for back in module.all(ast.Return):
+        said = module.value(back.value) if back.value is not None else None
+        if isinstance(said, ast.Call) and _is_own_model(said.func):
+            method, cls = module.function(back), module.class_(back)
+            if method is not None and cls is not None and module.parent(method) is cls:
+                if not module.is_module_class(cls):
+                    found.add((cls, method.name))
+    return found
 
 
 def _is_own_model(func: ast.expr) -> bool:

@@ -57,7 +57,7 @@ def returned(module: Module, function: ast.AST) -> list[ast.expr]:
     """What the return statements of this function give."""
     return [
         r.value
-        for r in module.all(ast.Return)
+        for r in below(function, ast.Return)
         if r.value is not None and module.function(r) is function
     ]
 

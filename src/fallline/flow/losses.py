@@ -75,12 +75,13 @@ LOSS_TOKENS = (
 def loss_calls(module: Module, *names: str) -> Iterator[tuple[ast.Call, str]]:
     """Calls of these losses: functions, `nn.CrossEntropyLoss()(...)`, `criterion(...)`, `self.loss_fn(...)`; each with its name."""
     made: list[ast.Call] = []
-    for dotted in (home + name for home in _LOSS_HOMES for name in names):
-        name = dotted.rpartition(".")[2]
-        if name[:1].isupper():
-            made += module.calls(dotted)
-        else:
-            yield from ((call, name) for call in module.calls(dotted))
+    for home in _LOSS_HOMES:
+        for name in names:
+            calls = module.calls(home + name)
+            if name[:1].isupper():
+                made += calls
+            else:
+                yield from ((call, name) for call in calls)
     ours = set(made)
     for call, built in _calls_of_what_is_built(module) if made else ():
         if ours.issuperset(built) and len({last_name(b) for b in built}) == 1:

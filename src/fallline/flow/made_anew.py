@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fallline.flow.recording import under_no_grad
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, methods_of
+from fallline.syntax.nodes import below
 
 __all__ = ["made_anew"]
 
@@ -21,21 +21,19 @@ _RANDOM = re.compile(
 
 def made_anew(module: Module) -> Iterator[ast.Call]:
     """`nn.Linear(8, 8)(x)` in a `forward`, or a name for the layer that is called there and kept nowhere."""
-    for cls in module.classes.values():
-        forward = next((m for m in methods_of(cls) if m.name == "forward"), None)
-        if forward is None or not module.is_module_class(cls):
+    for made in module.calls_resolved(_RANDOM.fullmatch):
+        forward = module.function(made)
+        cls = module.parent(forward) if forward is not None else None
+        if not isinstance(forward, ast.FunctionDef) or forward.name != "forward":
             continue
-        for made in below(forward, ast.Call):
-            if _RANDOM.fullmatch(module.resolve(made.func) or "") is None:
-                continue
-            if _is_only_called(module, forward, made) and not under_no_grad(module, made):
-                yield made
+        if not isinstance(cls, ast.ClassDef) or not module.is_module_class(cls):
+            continue
+        if _is_only_called(module, forward, made) and not under_no_grad(module, made):
+            yield made
 
 
 def _is_only_called(module: Module, forward: ast.FunctionDef, made: ast.Call) -> bool:
     """Whether the layer is called here and goes nowhere else: nobody can keep it, or fill its weights."""
-    if module.function(made) is not forward:
-        return False
     layer: ast.AST = made
     while isinstance(up := module.parent(layer), ast.Attribute) and up.attr in _MOVES:
         layer = module.parent(up) or up  # `.to(x.device)`: the same layer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 
 from fallline.flow.calls import last_name, operand, receiver
 from fallline.flow.makers import SHAPE_OPS
@@ -11,12 +12,20 @@ from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.once import once
 
-__all__ = ["infinity_in", "is_infinite"]
+__all__ = ["infinity_in", "is_infinite", "names_infinity"]
 
 _DEEPEST = 10
+_INFINITY = re.compile(r"inf(inity)?\b")
 # What leaves an infinity where it is.
 _KEEPS = SHAPE_OPS | {"log_softmax", "neg", "clone", "add", "sub", "div", "mul", "type_as"}
 _KEEPING_LAYERS = frozenset({"LogSoftmax", "Dropout", "Identity"})
+
+
+@once
+def names_infinity(module: Module) -> bool:
+    """Whether a file writes an infinity at all: asked before every product is followed to where it comes from."""
+    text = module.source.text
+    return _INFINITY.search(text) is not None or "Inf" in text or "INF" in text
 
 
 def is_infinite(module: Module, node: ast.expr | None) -> bool:

@@ -15,6 +15,7 @@ from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name
 
 __all__ = [
+    "MODELS",
     "annotates_module",
     "construction",
     "function_called",
@@ -37,7 +38,7 @@ _ZOO = re.compile(
 _CHAIN = frozenset(
     "to cuda cpu half float double bfloat16 eval train requires_grad_ apply to_empty type".split()
 )
-_MODELS = ("model", "net", "network")
+MODELS = ("model", "net", "network")
 _SAYS_MODEL = re.compile(
     r"(?!(get|make|build|create|set_?up|load|save|init|prepare|wrap|convert)_)(\w+_)?(model|net|network)"
 )
@@ -159,7 +160,7 @@ def looks_like_model(node: ast.expr) -> bool:
     match node:
         case ast.Name(name) | ast.Attribute(ast.Name("self"), name):
             # hot: most names do not end so
-            return name.endswith(_MODELS) and _SAYS_MODEL.fullmatch(name) is not None
+            return name.endswith(MODELS) and _SAYS_MODEL.fullmatch(name) is not None
     return False
 
 

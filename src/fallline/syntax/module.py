@@ -257,10 +257,10 @@ class Module:
                 seen[name] = None if name in seen else alias
         return {name: value for name, value in seen.items() if value is not None}
 
-    def calls(self, *names: str) -> Iterator[ast.Call]:
+    def calls(self, *names: str) -> list[ast.Call]:
         """Calls whose callee resolves to one of these dotted names."""
-        for name in names:
-            yield from self._calls_by_name.get(name, ())
+        by_name = self._calls_by_name
+        return [call for name in names if name in by_name for call in by_name[name]]
 
     @cached_property
     def _calls_by_name(self) -> dict[str, list[ast.Call]]:
@@ -271,11 +271,16 @@ class Module:
                 found.setdefault(name, []).append(call)
         return found
 
-    def method_calls(self, *names: str) -> Iterator[ast.Call]:
+    def method_calls(self, *names: str) -> list[ast.Call]:
         """Calls of an attribute with one of these names, whatever it is called on: `x.sqrt()`."""
-        for name in names:
-            called = self.calls_by_last_name.get(name, ())
-            yield from (call for call in called if isinstance(call.func, ast.Attribute))
+        by_name = self.calls_by_last_name
+        return [
+            call
+            for name in names
+            if name in by_name
+            for call in by_name[name]
+            if isinstance(call.func, ast.Attribute)
+        ]
 
     @cached_property
     def calls_by_last_name(self) -> dict[str, list[ast.Call]]:

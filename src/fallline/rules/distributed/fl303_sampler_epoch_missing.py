@@ -282,12 +282,12 @@ def _method(cls: ast.ClassDef, name: str) -> ast.FunctionDef | None:
 
 def _hides_the_epoch(module: Module, cls: ast.ClassDef) -> str | None:
     """`x`, where a class goes over `self.x` and neither takes an epoch nor hands on what it does not know."""
-    if find_method(module, cls, "set_epoch") or find_method(module, cls, "__getattr__"):
-        return None
     kept = _goes_over(cls)
+    if kept is None or any(find_method(module, cls, m) for m in ("set_epoch", "__getattr__")):
+        return None
     init = _method(cls, "__init__")
     given = {a.arg for a in init.args.args} if init is not None else set()
-    made = [v for v in module.attribute_values(cls, kept)] if kept is not None else []
+    made = module.attribute_values(cls, kept)
     return kept if any(isinstance(v, ast.Name) and v.id in given for v in made) else None
 
 

@@ -114,9 +114,8 @@ def _is_loss(name: str) -> bool:
 
 def only_numbers(module: Module) -> Iterator[tuple[ast.expr, str]]:
     """Parameters given to an optimizer by name, of which nothing but the number is ever computed with: the cut, and the parameter."""
-    for call in module.all(ast.Call):
-        named = _named_parameters(module, call)
-        for parameter in named:
+    for call in module.calls_resolved(lambda name: name.startswith("torch.optim.")):
+        for parameter in _named_parameters(module, call):
             uses = [
                 node
                 for node in module.all(ast.Name)
@@ -132,12 +131,8 @@ def only_numbers(module: Module) -> Iterator[tuple[ast.expr, str]]:
 
 def _named_parameters(module: Module, call: ast.Call) -> list[ast.Name]:
     """`a` and `b` of `torch.optim.Adam([a, b])`, also where the list has a name."""
-    if not (module.resolve(call.func) or "").startswith("torch.optim.") or not call.args:
-        return []
-    given = values_of(module).origin(call.args[0])
-    if not isinstance(given, ast.List):
-        return []
-    return [e for e in given.elts if isinstance(e, ast.Name)]
+    given = values_of(module).origin(call.args[0]) if call.args else None
+    return [e for e in given.elts if isinstance(e, ast.Name)] if isinstance(given, ast.List) else []
 
 
 def _cut(module: Module, use: ast.Name) -> ast.expr | None:

@@ -130,6 +130,8 @@ Keep the tensors as they come out of the model, up to the backward.
 
     def _cut_terms(self, module: Module) -> Iterator[Finding]:
         """Terms of a loss that backward starts from, and whose graph is cut in view."""
+        if not module.method_calls("backward"):
+            return
         assigned: list[ast.Assign | ast.AugAssign] = [*module.all(ast.Assign)]
         for statement in assigned + module.all(ast.AugAssign):
             trained = _trained_by(module, statement)

@@ -18,6 +18,7 @@ from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 from fallline.syntax.nodes import below as below_of
+from fallline.syntax.once import once
 
 _DIVISIONS = ("div", "divide", "true_divide")
 # Of these no more is known than that they may be zero somewhere.
@@ -379,24 +380,31 @@ def _is_setting(module: Module, name: ast.Name) -> bool:
 def _bounded(module: Module, name: ast.Name) -> bool:
     """`x.clamp(min=1)`, `torch.clamp(x, min=1)` or `max(x, 1)` of the same value, which is another name then."""
     scope = module.scope(name)
-    for use in values_of(module).uses(name.id, scope):
-        call = module.enclosing(use, ast.Call)
-        if call is None or len(module.bindings(name.id, scope)) > 1:
-            continue
-        match call:
-            case ast.Call(ast.Name("max"), [a, b]) if use in (a, b):
-                floor = module.number(b if use is a else a)
-            case _ if last_name(call) in {"clamp", "clamp_min", "clip"}:
-                floor = (
-                    module.number(operand(module, call, "min"))
-                    if receiver(module, call) is use
-                    else None
-                )
-            case _:
-                continue
+    if len(module.bindings(name.id, scope)) > 1:
+        return False
+    for use, bound in _bounds(module).get(name.id, ()):
+        floor = module.number(bound) if module.scope(use) is scope else None
         if floor is not None and 0 < floor <= 1:
             return True
     return False
+
+
+@once
+def _bounds(module: Module) -> dict[str, list[tuple[ast.expr, ast.expr | None]]]:
+    """By name: where it is bounded from below, and by what."""
+    found: dict[str, list[tuple[ast.expr, ast.expr | None]]] = {}
+    for call in module.calls_named({"max", "clamp", "clamp_min", "clip"}.__contains__):
+        match call:
+            case ast.Call(ast.Name("max"), [a, b]):
+                pairs: list[tuple[ast.expr | None, ast.expr | None]] = [(a, b), (b, a)]
+            case _ if last_name(call) != "max":
+                pairs = [(receiver(module, call), operand(module, call, "min"))]
+            case _:
+                continue
+        for use, bound in pairs:
+            if isinstance(use, ast.Name):
+                found.setdefault(use.id, []).append((use, bound))
+    return found
 
 
 def _reaches_zero(found: Range) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, names_in, receiver
 from fallline.flow.hints import GUARD
-from fallline.flow.masks import infinity_in
+from fallline.flow.masks import infinity_in, names_infinity
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -46,9 +46,11 @@ class NanTimesMask(Rule):
     tokens = (b"inf", b"masked_", b"log(", b"log1p(", b"sqrt(")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
+        infinite = names_infinity(module)
+        partial = bool(module.calls_named(_PARTIAL.__contains__))
         for node, left, right in _products(module):
             for side, other in ((left, right), (right, left)):
-                filled = infinity_in(module, side)
+                filled = infinity_in(module, side) if infinite else None
                 if filled is None or not _leaves_out(module, other):
                     continue
                 if _mended(module, node):
@@ -60,7 +62,11 @@ class NanTimesMask(Rule):
                 )
                 break
             else:
-                bad = _outside(module, left, right) or _outside(module, right, left)
+                bad = (
+                    _outside(module, left, right) or _outside(module, right, left)
+                    if partial
+                    else None
+                )
                 helps = bad is None and _is_masked_helper(module, node, left, right)
                 if (bad is None and not helps) or _mended(module, node):
                     continue

@@ -10,7 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, operand, receiver
 from fallline.flow.losses import loss_calls
 from fallline.flow.makers import made_by
-from fallline.flow.masks import infinity_in, is_infinite
+from fallline.flow.masks import infinity_in, is_infinite, names_infinity
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -48,7 +48,7 @@ Softmax over a row that is `-inf` everywhere is NaN, and its gradient reaches ev
         yield from self._beyond_half(module)
 
     def _times_infinity(self, module: Module) -> Iterator[Finding]:
-        for node in module.all(ast.BinOp):
+        for node in module.all(ast.BinOp) if names_infinity(module) else ():
             if not isinstance(node.op, ast.Mult):
                 continue
             for mask, number in ((node.left, node.right), (node.right, node.left)):
@@ -60,7 +60,7 @@ Softmax over a row that is `-inf` everywhere is NaN, and its gradient reaches ev
                     )
 
     def _added_twice(self, module: Module) -> Iterator[Finding]:
-        for node in module.all(ast.BinOp):
+        for node in module.all(ast.BinOp) if "finfo" in module.source.text else ():
             if isinstance(node.op, ast.Add) and _is_lowest(module, node.left) and _is_lowest(module, node.right):  # fmt: skip
                 yield self.finding(
                     module.location(node),

@@ -89,6 +89,8 @@ _ANSWERED = re.compile(r"###\s*(Response|Assistant|Answer)\b|\[/INST\]|<\|im_sta
 
 
 def _has_instructions(module: Module) -> bool:
+    if not any(mark in module.source.text for mark in ("###", "[INST]", "<|im_start|>")):
+        return False
     texts = [n.value for n in module.all(ast.Constant) if isinstance(n.value, str)]
     return any(map(_ASKED.search, texts)) and any(map(_ANSWERED.search, texts))
 
