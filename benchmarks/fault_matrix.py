@@ -1,4 +1,4 @@
-"""Every injected fault in every architecture, and every odd healthy run: what is told, and after how many updates.
+"""Every injected fault in every architecture, and every odd healthy run: what is reported, and after how many updates.
 
     python benchmarks/fault_matrix.py            # a few minutes
     python benchmarks/fault_matrix.py --write    # and into RESULTS.md

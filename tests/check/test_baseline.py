@@ -1,4 +1,4 @@
-"""A baseline: what was there before is not told again."""
+"""A baseline: what was there before is not reported again."""
 
 from __future__ import annotations
 

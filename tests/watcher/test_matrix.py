@@ -1,4 +1,4 @@
-"""Faults are told, healthy runs are left alone. All of both here; every fault in every architecture in benchmarks/fault_matrix.py."""
+"""Faults are reported, healthy runs are left alone. All of both here; every fault in every architecture in benchmarks/fault_matrix.py."""
 
 from __future__ import annotations
 

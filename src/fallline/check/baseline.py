@@ -1,4 +1,4 @@
-"""A baseline: the findings a project already has, so that only new ones are told.
+"""A baseline: the findings a project already has, so that only new ones are reported.
 
 A finding is known again by its code, its path, the function around it and its line with the spaces evened out, so it
 survives moving code up and down, and shows again when the line itself is changed.

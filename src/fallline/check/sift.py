@@ -1,4 +1,4 @@
-"""Which findings are told: what the settings select, minus what a comment or the baseline silences."""
+"""Which findings are reported: what the settings select, minus what a comment or the baseline silences."""
 
 from __future__ import annotations
 

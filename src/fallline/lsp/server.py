@@ -41,7 +41,7 @@ _NOTEBOOKS = types.NotebookDocumentSyncOptions(
 
 
 class Server(LanguageServer):
-    """Remembers what it has told about each document, so that hovers and quick fixes need no reading."""
+    """Remembers what it has published about each document, so that hovers and quick fixes need no reading."""
 
     def __init__(self) -> None:
         super().__init__("fallline", __version__, notebook_document_sync=_NOTEBOOKS)
@@ -51,19 +51,19 @@ class Server(LanguageServer):
         )  # answers about open documents while the first reading of a project continues
         self._first: dict[str, asyncio.Task[None]] = {}  # that reading, by the project's folder
         self.told: dict[str, list[tuple[Finding, types.Diagnostic]]] = {}
-        self._homes: dict[str, str] = {}  # URI that was told about → its project's folder
+        self._homes: dict[str, str] = {}  # URI with published findings → its project's folder
         self._published: dict[str, types.PublishDiagnosticsParams] = {}
         self._troubles: dict[str, str] = {}
         self._stopping = False
         self._changes = 0  # counts what the client reported
         self._settled = True  # what was told is about what is there now
-        self._news = asyncio.Event()  # set, and replaced, when something was told
+        self._news = asyncio.Event()  # set, and replaced, when something was published
         self._reading: asyncio.Task[None] | None = None
 
     # -- reading -------------------------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Something is different: read after a pause. A reading under way continues, its stale results are not told."""
+        """Something is different: read after a pause. A reading under way continues, but its stale results are not published."""
         self._changes += 1
         self._settled = False
         if self._reading is None or self._reading.done():
@@ -141,7 +141,7 @@ class Server(LanguageServer):
             )
 
     def _publish(self, project: Documents, found: list[Finding], whole: bool) -> None:
-        """Tell what was found: in the open documents, and if `whole` in all others that were or are concerned."""
+        """Publish what was found: in the open documents, and if `whole` in all others that were or are concerned."""
         by_uri: dict[str, list[Finding]] = defaultdict(list)
         for finding in found:
             uri = project.address(os.path.abspath(finding.at.path), finding.evidence.get("cell"))

@@ -27,7 +27,7 @@ __all__ = ["LIMIT", "measure", "outcome"]
 
 LIMIT = 120.0  # seconds for one experiment; the slowest takes a few
 _GRACE = 5.0  # seconds to clean up in, once it has answered
-_TAIL = 12  # lines of a dead process's output that are told
+_TAIL = 12  # lines of a dead process's output that are reported
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ SAMPLER_MADE, SAMPLER_EPOCH (data.py); GRADIENT_READ, GRADIENT_WRITTEN (gradient
 - launch.py runs a script as `python SCRIPT` would. frames.py finds lines without depths: `place()` is the user's line from here outwards, `place(call.frame)` the one behind a call. It
   needs no torch, and neither does importing this package.
 
-A new tap: a file with a dataclass derived from `Call`, an `install(patches)` that patches torch and publishes, `Tap(install)`, and a
-`Topic` for each kind of call. It asks `published()` and makes its call with `caller()`; only taps that every update passes ask in place
+A new tap: a file with a dataclass derived from `Call`, an `install(patches)` that patches torch and publishes, and a
+`Topic(LookupCall, Tap(install))` for each kind of call. It asks `published()` and makes its call with `caller()`; only taps that every update passes ask in place
 and fill the call themselves (`new` in tap.py).
 """

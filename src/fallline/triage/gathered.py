@@ -1,4 +1,4 @@
-"""What came along with a question, as it was read: who answers need not know the reader that read it."""
+"""What came with a question (code, a run, a log), already read, so that the parts that answer need not know the reader."""
 
 from __future__ import annotations
 

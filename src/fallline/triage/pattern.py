@@ -15,7 +15,7 @@ __all__ = ["Bound", "find", "words_of"]
 
 Bound = dict[str, ast.AST]
 
-# what stands before a function's name and is no value
+# what is before a function's name and is not a value
 _HOMES = re.compile(r"(?:torch|np|numpy|math|copy|F|nn|functional|utils|cuda|self\.nn)(?:\.\w+)*")
 _ANY = re.compile(r"[A-Z]")
 

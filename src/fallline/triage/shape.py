@@ -49,7 +49,7 @@ _MINE = re.compile(
     rf"\b(?:some|any)thing (?:wrong|broken|incorrect)\b|\b(?:is|are) there (?:a|an|any|some) (?:bugs?|mistakes?|errors?|problems?)\b|"
     rf"\bis (?:the|my) (?:code|loop|script|training loop)\b[^.?!\n]{{0,30}}\b{_JUDGED}(?=\W|$)"
 )
-# nor is it about that code to ask whether somebody else's is to blame
+# asking whether somebody else's code is to blame is not about the asker's own
 _THEIRS = re.compile(
     r"(?i)\b(?:bug|problem|issue|error|mistake)s? (?:with|in|of|from) (?!my\b|our\b|this\b|the (?:code|loop|script|training)\b)"
 )

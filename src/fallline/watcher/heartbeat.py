@@ -64,7 +64,7 @@ class Heartbeat:
         self._launch = launch_of_now()
         self._steps = 0
         self._crashed_at: Location | None = None
-        self._said = 0.0  # the update after which a stall was told
+        self._said = 0.0  # the update after which a stall was reported
 
     def row(self, row: UpdateRow) -> None:
         """One more update."""

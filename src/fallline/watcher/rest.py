@@ -66,9 +66,9 @@ class Rest:
         self.before: Hook = self._stranger
         self._over: Callable[[], None] | None = None
         self._site: tuple[int, CodeType, int] | None = None
-        # steps since the rest began, the one it ends behind, and those of the next looks
+        # steps since the rest began; the step after which it ends; the steps at which it looks next
         self._tick = self._end = self._next_one = self._next_all = 0
-        self._planned = 0  # the one it was to end behind
+        self._planned = 0  # the step after which it was to end
         self._granted = 1  # steps that are only counted, and the one behind them
         # by id of the optimizer: a small parameter, and whether it is read as a list
         self._probes: dict[int, tuple[Tensor | None, bool]] = {}

@@ -225,7 +225,7 @@ def _loaded_whole(module: Module, timed: list[ast.stmt]) -> bool:
 
 
 def _timed(module: Module, block: list[ast.stmt], first: ast.stmt, end: ast.Call) -> list[ast.stmt]:
-    """The statements between two readings of the clock, where all they do is to queue work for the device."""
+    """The statements between two readings of the clock, where they only queue work for the device."""
     closing = module.statement(end)
     while closing not in block:
         up = module.parent(closing)
