@@ -78,7 +78,7 @@ class Parts:
         return state
 
     def describe(self) -> dict[str, Any]:
-        """Of which kind the parts are, and in which order an optimizer has its parameters: numbers alone do not say it."""
+        """The kind of each part, and the order in which an optimizer holds its parameters, which the numbers alone do not show."""
         return {
             "optimizers": [
                 {"type": type(o).__name__, "names": self._names_of(o)} for o in self.optimizers

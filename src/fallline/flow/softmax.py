@@ -260,7 +260,7 @@ def _log_softmax(module: Module, call: ast.Call) -> str | None:
 
 
 def rebuilt(module: Module, of: ast.expr, probabilities: ast.expr, stable: str) -> str | None:
-    """The text of `of` with the probabilities replaced by their log; None where more than picks lies between."""
+    """The text of `of` with the probabilities replaced by their log; None if anything else than picking and clamping lies between."""
     here, between = of, ""
     while here is not probabilities:
         match here:

@@ -91,7 +91,7 @@ class Track:
         return [(r.index, r.loss) for r in self.rows if r.loss is not None]
 
     def typical(self) -> dict[str, float]:
-        """Seconds of a typical update by part, which add up: the mean of the middle half of the recent ones, by how long they took."""
+        """Seconds of each part of a typical update, which add up to it: the mean over the middle half of the recent updates, ordered by their time."""
         rows = [r.seconds for r in self.rows if r.seconds]
         whole = [s for s in rows if "other" in s] or rows  # the first update has no beginning
         taken = sorted(whole[-2000:], key=lambda s: sum(s.values()))

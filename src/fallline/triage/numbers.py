@@ -237,7 +237,7 @@ def _of_validation(logged: list[Column], loss: Column | None) -> Iterator[tuple[
 
 
 def _of_course(loss: Column | None) -> Iterator[tuple[str, str]]:
-    """Where a training loss that is sound goes."""
+    """The course of a loss that is finite throughout: flat, rising, falling."""
     values = loss.finite if loss is not None else []
     if len(values) < 3 or loss is None or len(values) < len(loss.values):
         return
