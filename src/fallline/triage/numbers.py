@@ -18,6 +18,7 @@ __all__ = ["shown", "trends"]
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 _NEXT = r"\s*(?:,|;|/|-+>|=>|→|\bto\b|\bthen\b|\band\b|\.\.+)+\s*"
 _WORTH = 1.1  # a series moves when its ends differ by a tenth
+_SPIKE = 1000.0  # times the usual norm
 _WORDS = {"loss": r"\w*loss(?:es)?", "norm": r"\w*norms?"}  # also train_loss, grad_norm, gnorm
 _FLAT = 0.03  # of its mean: a spread that is only noise
 _CLASSES = (*range(2, 13), 20, 50, 100, 200, 1000)
@@ -181,6 +182,14 @@ def _of_norm(norm: Column | None) -> Iterator[tuple[str, str]]:
         yield (
             "norm zero",
             "In your log the gradient norm is 0 in every line: no gradient reaches the weights.",
+        )
+    elif (
+        len(norm.values) > 1
+        and max(norm.values) > _SPIKE * sorted(norm.values)[len(norm.values) // 2 - 1]
+    ):
+        yield (
+            "norm spikes",
+            f"In your log the gradient norm jumps to {max(norm.values):.3g}, from {min(norm.values):.3g}.",
         )
 
 
