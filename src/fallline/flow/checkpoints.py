@@ -12,6 +12,7 @@ from fallline.flow.unused import never_given
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, written
+from fallline.syntax.once import once
 
 __all__ = [
     "Loaded",
@@ -152,19 +153,22 @@ def _saved_parameter(home: Module, function: ast.FunctionDef, names: list[str]) 
     return None
 
 
-def called_functions(module: Module) -> Iterator[tuple[ast.Call, ast.FunctionDef, Module]]:
+@once
+def called_functions(module: Module) -> list[tuple[ast.Call, ast.FunctionDef, Module]]:
     """Calls of functions and methods that can be seen, in this file or another one of the project, that save or load."""
     own = {n.name: n for n in module.all(ast.FunctionDef)}
+    found: list[tuple[ast.Call, ast.FunctionDef, Module]] = []
     for call in module.calls_named(_SAVES_OR_LOADS.search):
         name = last_name(call)
         dotted = module.resolve(call.func)
         if dotted is None:
             if name in own and (isinstance(call.func, ast.Name) or _of_self(call.func)):
-                yield call, own[name], module
+                found.append((call, own[name], module))
         elif module.project is not None and not dotted.startswith("torch."):
             match module.project.find(dotted, module):
                 case home, ast.FunctionDef() as function:
-                    yield call, function, home
+                    found.append((call, function, home))
+    return found
 
 
 def _of_self(func: ast.expr) -> bool:

@@ -69,7 +69,11 @@ class Kept:
 
 def kept_layers(module: Module) -> Iterator[Kept]:
     """The plain lists and dicts of layers that no one registers."""
-    for statement in [*module.all(ast.Assign), *module.all(ast.AnnAssign)]:
+    statements: list[ast.Assign | ast.AnnAssign] = [*module.all(ast.Assign)]
+    for statement in statements + module.all(ast.AnnAssign):
+        match statement.value:  # most of what is assigned is no container that is written here
+            case ast.Attribute() | ast.Constant() | ast.Call(ast.Attribute()):
+                continue
         name, value = self_assignment(statement)
         if name is None or value is None:
             continue

@@ -55,9 +55,9 @@ def handed_saves(module: Module) -> list[Saved]:
 def left_unrestored(module: Module) -> Iterator[tuple[ast.Call, str]]:
     """Functions that load into what they are given, and only look at the optimizer: where each loads, and its name."""
     for function in module.all(ast.FunctionDef):
-        names = [a.arg for a in below(function.args, ast.arg) if _OPTIMIZER.fullmatch(a.arg)]
-        if not names or not _LOADS.search(function.name):
+        if not _LOADS.search(function.name):
             continue
+        names = [a.arg for a in below(function.args, ast.arg) if _OPTIMIZER.fullmatch(a.arg)]
         calls = below(function, ast.Call)
         restores = [c for c in calls if last_name(c) == "load_state_dict"]
         reads = [c for c in calls if module.resolve(c.func) == "torch.load"]

@@ -211,17 +211,30 @@ _NO_GRAPH = re.compile(
 
 def carried_over(module: Module) -> Iterator[ast.Assign]:
     """`self.running = 0.9 * self.running + 0.1 * x.mean()` in a module's forward: each call adds its graph to all those before."""
-    for cls in module.all(ast.ClassDef):
-        if not module.is_module_class(cls) and cls not in _call_forward_above(module):
-            continue
-        for method in methods_of(cls):
-            if method.name == "forward" and not turns_off(method):
-                reset = _set_by_others(cls)
-                yield from (a for a in _carried(module, method) if _attribute(a) not in reset)
+    for node in module.all(ast.Assign):
+        match node:
+            case ast.Assign(
+                [ast.Attribute(ast.Name("self"), name)], ast.BinOp() | ast.Call() | ast.IfExp()
+            ) if not _STATE.search(name):
+                method, cls = _method_around(module, node)
+                if method is None or cls is None or method.name != "forward":
+                    continue
+                if not _is_carried(module, method, node, name) or turns_off(method):
+                    continue
+                known = module.is_module_class(cls) or cls in _call_forward_above(module)
+                if known and name not in _set_by_others(cls):
+                    yield node
 
 
-def _attribute(statement: ast.Assign) -> str:
-    return last_name(statement.targets[0])
+def _method_around(
+    module: Module, node: ast.AST
+) -> tuple[ast.FunctionDef | None, ast.ClassDef | None]:
+    """The method that this is written in, also inside a function of it."""
+    for up in module.parents(node):
+        match up, module.parent(up):
+            case ast.FunctionDef(), ast.ClassDef() as cls:
+                return up, cls
+    return None, None
 
 
 def _set_by_others(cls: ast.ClassDef) -> set[str]:
@@ -246,20 +259,13 @@ def _call_forward_above(module: Module) -> set[ast.AST]:
     }
 
 
-def _carried(module: Module, method: ast.FunctionDef) -> Iterator[ast.Assign]:
-    given = {a.arg for a in method.args.args[1:]}
-    for node in below(method, ast.Assign):
-        match node:
-            case ast.Assign(
-                [ast.Attribute(ast.Name("self"), name)], ast.BinOp() | ast.Call() | ast.IfExp()
-            ):
-                text = module.segment(node.value)
-                if f"self.{name}" not in text or _STATE.search(name) or _NO_GRAPH.search(text):
-                    continue
-                if not _continues(node.value, name) or under_no_grad(module, node):
-                    continue
-                if _computed(module, node, given):
-                    yield node
+def _is_carried(module: Module, method: ast.FunctionDef, node: ast.Assign, name: str) -> bool:
+    text = module.segment(node.value)
+    if f"self.{name}" not in text or _NO_GRAPH.search(text):
+        return False
+    if not _continues(node.value, name) or under_no_grad(module, node):
+        return False
+    return _computed(module, node, {a.arg for a in method.args.args[1:]})
 
 
 _JOINS = frozenset("max min maximum minimum cat stack add lerp".split())

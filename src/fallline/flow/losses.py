@@ -21,6 +21,7 @@ from fallline.syntax.once import once
 
 __all__ = [
     "LOSS_TOKENS",
+    "calls_of_what_is_built",
     "differentiated",
     "guarded",
     "in_loss",
@@ -83,13 +84,13 @@ def loss_calls(module: Module, *names: str) -> Iterator[tuple[ast.Call, str]]:
             else:
                 yield from ((call, name) for call in calls)
     ours = set(made)
-    for call, built in _calls_of_what_is_built(module) if made else ():
+    for call, built in calls_of_what_is_built(module) if made else ():
         if ours.issuperset(built) and len({last_name(b) for b in built}) == 1:
             yield call, last_name(built[0])
 
 
 @once
-def _calls_of_what_is_built(module: Module) -> list[tuple[ast.Call, list[ast.Call]]]:
+def calls_of_what_is_built(module: Module) -> list[tuple[ast.Call, list[ast.Call]]]:
     """Calls of objects that this file builds, with two arguments or keywords, and their constructions."""
     called: list[tuple[ast.Call, list[ast.Call]]] = []
     for call in module.all(ast.Call):

@@ -34,7 +34,7 @@ class Rest:
 
 def undone_by_train(module: Module) -> Iterator[Rest]:
     """Frozen parts of models that also learn, of classes that leave `train()` as it is."""
-    for cls in module.all(ast.ClassDef):
+    for cls in module.all(ast.ClassDef) if module.method_calls("eval") else ():
         methods = {m.name: m for m in methods_of(cls)}
         init = methods.get("__init__")
         if set(module.bases(cls)) != {"torch.nn.Module"} or init is None or "train" in methods:

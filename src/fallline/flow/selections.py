@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fallline.flow.calls import last_name, operand, receiver
 from fallline.flow.hints import BOOLEAN, NEVER_EMPTY, is_mask
-from fallline.flow.losses import guarded, in_loss
+from fallline.flow.losses import calls_of_what_is_built, guarded, in_loss
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.once import once
@@ -30,8 +30,10 @@ _ALWAYS_SOME = re.compile(
 
 def means_of_selected(module: Module) -> Iterator[tuple[ast.Call, ast.expr]]:
     """`x[mask].mean()` and `F.l1_loss(a[mask], b[mask])` in a loss, and the mask, where nobody asks whether it selects anything."""
-    named = not _makes_a_loss(module)  # else any call may be one of a loss layer
-    for call in module.calls_named(_MEANS.fullmatch) if named else module.all(ast.Call):
+    calls = set(module.calls_named(_MEANS.fullmatch))
+    if _makes_a_loss(module):  # what is called may be one of them
+        calls |= {call for call, _ in calls_of_what_is_built(module)}
+    for call in module.index.sorted([*calls]):
         selected = _averaged(module, call)
         mask = _mask_of(module, selected) if selected is not None else None
         if mask is None or guarded(module, mask) or _mentions_count(module, call):

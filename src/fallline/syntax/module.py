@@ -46,10 +46,6 @@ class Module:
 
     # -- the index ---------------------------------------------------------------------------------------------
 
-    def release(self) -> None:
-        """Let go of the tree; see `Index.release`."""
-        self.index.release()
-
     @cached_property
     def is_unit_test(self) -> bool:
         """What it does wrong is done to numbers that a test made up: worth a note."""
@@ -219,24 +215,26 @@ class Module:
 
         None for anything that is not a chain of attributes on an imported name.
         """
-        if node is None:
-            return None
+        base: Any = node
+        while base.__class__ is ast.Attribute:
+            base = base.value
+        if base.__class__ is not ast.Name or base.id not in self._first_names:
+            return None  # hot: `self.layer.weight` and the like are most of what is asked for
         known = self._resolved.get(id(node), _UNSET)
         if known is not _UNSET:
             return known  # type: ignore[no-any-return]
-        found: str | None = None
-        if isinstance(node, ast.Name):
-            found = self.imports.get(node.id)
-            if found is None and node.id in self._aliases:
-                self._resolved[id(node)] = None  # an alias that names itself must not recurse
-                found = self.resolve(self._aliases[node.id])
-        elif isinstance(node, ast.Attribute):
-            base = self.resolve(node.value)
-            found = f"{base}.{node.attr}" if base else None
-        if found:
-            found = SAME.get(found, found)
-        self._resolved[id(node)] = found
+        self._resolved[id(node)] = None  # an alias that names itself must not recurse
+        if isinstance(node, ast.Attribute):
+            of = self.resolve(node.value)
+            found = f"{of}.{node.attr}" if of else None
+        else:
+            found = self.imports.get(base.id) or self.resolve(self._aliases[base.id])
+        self._resolved[id(node)] = found = SAME.get(found, found) if found else None
         return found
+
+    @cached_property
+    def _first_names(self) -> frozenset[str]:
+        return frozenset(self.imports.keys() | self._aliases.keys())
 
     @cached_property
     def _aliases(self) -> dict[str, ast.expr]:

@@ -79,7 +79,7 @@ class Project:
             if dropped is not None:
                 self._text -= len(dropped.source.text)
                 self._dropped += len(dropped.source.text)
-                dropped.release()
+                dropped.index.release()
         if self._dropped > _COLLECT_AFTER:
             # what was executed on paper still holds on to some trees in circles
             self._dropped = 0

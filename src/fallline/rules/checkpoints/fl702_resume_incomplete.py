@@ -238,7 +238,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        if b"load" not in module.source.text.encode():
+        if "load" not in module.source.text:
             return
         yield from self._check_lost(module)
         for load, name in left_unrestored(module):

@@ -12,6 +12,7 @@ from fallline.flow.losses import differentiated
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.once import once
 
 _LOSS = re.compile(r"(^|_)loss(es)?($|_)|^(nll|cost|objective)$|loss$", re.I)
 _TESTS = frozenset({"isnan", "isinf", "isfinite"})
@@ -218,6 +219,8 @@ def _replaced(module: Module) -> Iterator[Replaced]:
         what = _loss_or_gradient(tested)
         if what is not None and differentiated(module, call):
             yield call, what, f"A non-finite {what} is replaced here"
+    if not _asks_at_all(module):
+        return
     for choice in module.all(ast.IfExp):
         of = _tested(module, choice.test)
         what = _loss_or_gradient(of)
@@ -235,7 +238,7 @@ def _replaced(module: Module) -> Iterator[Replaced]:
 
 def _replaced_under_test(module: Module) -> Iterator[Replaced]:
     """`if torch.isnan(loss): loss = 0`, with nothing logged."""
-    for branch in module.all(ast.If):
+    for branch in module.all(ast.If) if _asks_at_all(module) else ():
         of = _tested(module, branch.test)
         what = _loss_or_gradient(of)
         if what is None:
@@ -346,6 +349,15 @@ def _loss_or_gradient(node: ast.AST | None) -> str | None:
         case ast.Call(ast.Attribute(value), []):
             return _loss_or_gradient(value)  # loss.mean()
     return None
+
+
+@once
+def _asks_at_all(module: Module) -> bool:
+    """Whether a file asks anywhere if something is finite."""
+    return bool(module.calls_named(_TESTS.__contains__)) or any(
+        isinstance(c.ops[0], ast.NotEq) and same(c.left, c.comparators[0])
+        for c in module.all(ast.Compare)
+    )
 
 
 def _tested(module: Module, node: ast.expr) -> ast.expr | None:
