@@ -15,6 +15,7 @@ A rule looks at one or more of:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fallline.events import Event, Trace
@@ -25,7 +26,7 @@ from fallline.specialists import Specialist, specialist_of
 if TYPE_CHECKING:
     from fallline.syntax import Module
 
-__all__ = ["Rule"]
+__all__ = ["Rule", "defining"]
 
 
 class Rule:
@@ -128,3 +129,9 @@ class Rule:
             dict(evidence),
             dict(related or {}),
         )
+
+
+@lru_cache(maxsize=16)
+def defining(rules: tuple[Rule, ...], method: str) -> tuple[Rule, ...]:
+    """Those of some rules that look in this way; asked for with every file and every execution."""
+    return tuple(rule for rule in rules if rule._defines(method))

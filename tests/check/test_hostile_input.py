@@ -48,7 +48,7 @@ DEEP = {
     "notebook, whole": ("a.ipynb", '{"cells": ' + "[" * 5_000 + "]" * 5_000 + "}"),
     "toml": ("pyproject.toml", "[tool.fallline]\nselect = " + "[" * 50_000),
     "toml tables": ("pyproject.toml", "[tool.fallline]\nthresholds = " + "{a = " * 5_000),
-    "toml keys": ("pyproject.toml", "[tool.fallline]\n" + "a." * 20_000 + "b = 1\n"),
+    "toml keys": ("pyproject.toml", "[tool.fallline]\n" + "a." * 2_000 + "b = 1\n"),  # deeper than Python recurses; tomllib takes the square of it
     "a long integer": ("pyproject.toml", "[tool.fallline]\nthresholds = { FL120 = { factor = " + "9" * 5_000 + " } }"),
     "a large number": ("pyproject.toml", "[tool.fallline]\nthresholds = { FL120 = { factor = 1e400 } }"),
     "tool is a list": ("pyproject.toml", "tool = [1]\n# tool.fallline\n"),

@@ -62,7 +62,7 @@ def test_a_node_made_by_hand_is_walked_into_the_tree() -> None:
 def test_a_released_tree_keeps_no_links_upwards_and_can_still_be_walked() -> None:
     module = parsed()
     before = walk(module.tree)
-    module.release()
+    module.index.release()
     assert index_of(module.tree) is None
     assert not any({"parent", "index"} & set(vars(n)) for n in before)
     assert walk(module.tree) == before

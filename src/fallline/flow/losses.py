@@ -406,7 +406,8 @@ def _roots(module: Module, node: ast.expr) -> dict[str, int]:
 def trained_names(module: Module, scope: ast.AST | None) -> dict[str, int]:
     """The names of this function whose values reach a `backward()` in it, each with the last line where one does."""
     found: dict[str, int] = {}
-    for call in module.method_calls("backward"):
+    place = scope or module.tree
+    for call in module.index.inside(place, module.method_calls("backward")):
         if module.scope(call) is scope:
             value = call.func.value if isinstance(call.func, ast.Attribute) else None
             given = [value, *call.args] if value is not None else call.args
@@ -414,8 +415,8 @@ def trained_names(module: Module, scope: ast.AST | None) -> dict[str, int]:
                 found[name] = max(found.get(name, 0), call.lineno)
     if not found:
         return found
-    assigned: list[ast.Assign | ast.AugAssign] = [*module.all(ast.Assign)]
-    assigned += module.all(ast.AugAssign)
+    assigned: list[ast.Assign | ast.AugAssign] = [*below(place, ast.Assign)]
+    assigned += below(place, ast.AugAssign)
     assigned = [s for s in assigned if module.scope(s) is scope]
     for _ in range(_FLOWS):
         before = len(found)

@@ -170,9 +170,8 @@ def _anomaly_mode(machine: Machine, module: Module) -> Location | None:
 
 def _run_by_script(module: Module, node: Definition) -> bool:
     """`main()` at the end of the script, in no loop: it is called once."""
-    calls = [
-        c for c in module.all(ast.Call) if isinstance(c.func, ast.Name) and c.func.id == node.name
-    ]
+    named = module.calls_by_last_name.get(node.name, ())
+    calls = [c for c in named if isinstance(c.func, ast.Name)]
     return bool(calls) and all(module.function(c) is None and not module.in_loop(c) for c in calls)
 
 

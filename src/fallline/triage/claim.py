@@ -72,7 +72,13 @@ class Condition:
         return [Condition(group) for group in self._text.split("&")]
 
     def holds(self, words: Said, text: str) -> bool:
-        return all(any(_held(one, words, text) for one in group) for group in self.groups)
+        for group in self.groups:  # hot: no generators
+            for one in group:
+                if one in text if isinstance(one, str) else one.found_in(words):
+                    break
+            else:
+                return False
+        return True
 
     def words(self) -> list[str]:
         """All words of its phrases; one that ends in `*` is a beginning."""
@@ -82,10 +88,6 @@ class Condition:
 
 def _wanted(text: str) -> Phrase | str:
     return text.strip("`").lower() if text.startswith("`") else phrases(text)
-
-
-def _held(one: Phrase | str, words: Said, text: str) -> bool:
-    return one in text if isinstance(one, str) else one.found_in(words)
 
 
 @dataclass(slots=True)

@@ -33,9 +33,8 @@ class Refuted:
     right: list[Condition] = field(default_factory=list)
     so: str = ""
 
-    def stated(self, sentence: str, words: Said) -> bool:
-        """Whether a sentence makes the statement, and neither denies nor corrects it."""
-        low = sentence.lower()
+    def stated(self, sentence: str, low: str, words: Said) -> bool:
+        """Whether a sentence makes the statement, and neither denies nor corrects it; `low`: the same in small letters."""
         # of all statements a sentence makes hardly one: what takes it back is looked for only then
         made = [
             own
@@ -73,10 +72,12 @@ def refuted() -> tuple[Refuted, ...]:
 
 def stated_in(sentence: str, before: str = "") -> list[Refuted]:
     """The false statements that a sentence makes, alone or together with the one before it (set it so. It has no downside)."""
-    words = spelled(tokens(sentence))
-    found = [claim for claim in refuted() if claim.stated(sentence, words)]
+    found = _made_in(sentence)
     if not found and before and len(before) + len(sentence) <= _TOGETHER:
-        both = f"{before} {sentence}"
-        words = spelled(tokens(both))
-        found = [claim for claim in refuted() if claim.stated(both, words)]
+        found = _made_in(f"{before} {sentence}")
     return found
+
+
+def _made_in(text: str) -> list[Refuted]:
+    low, words = text.lower(), spelled(tokens(text))
+    return [claim for claim in refuted() if claim.stated(text, low, words)]

@@ -78,13 +78,14 @@ class Phrase:
     spellings: tuple[tuple[str, ...], ...]
 
     def found_in(self, words: Said) -> bool:
-        return any(
-            _match(parts, words, at) is not None
-            for parts in self.spellings
-            if words.may_hold(parts[0])
-            for at, word in enumerate(words)
-            if _fits(parts[0], word)
-        )
+        for parts in self.spellings:  # hot, and nearly always at its end here: no generator
+            if words.may_hold(parts[0]) and any(
+                _match(parts, words, at) is not None
+                for at, word in enumerate(words)
+                if _fits(parts[0], word)
+            ):
+                return True
+        return False
 
 
 class Said(list[str]):
@@ -94,12 +95,18 @@ class Said(list[str]):
         super().__init__(words)
         self._whole = {*self, *map(root, self)}
         self._begun = {word[:n] for word in self for n in range(1, len(word) + 1)}
+        self._known: dict[str, bool] = {}
 
     def may_hold(self, part: str) -> bool:
-        """Whether a word here fits this part of a phrase."""
-        if part.endswith("*"):
-            return part[:-1] in self._begun
-        return part in self._whole or _key(part) in self._whole
+        """Whether a word here fits this part of a phrase: asked again for every phrase that begins so."""
+        known = self._known.get(part)
+        if known is None:
+            if part.endswith("*"):
+                known = part[:-1] in self._begun
+            else:
+                known = part in self._whole or _key(part) in self._whole
+            self._known[part] = known
+        return known
 
 
 def phrases(text: str) -> Phrase:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from fallline.events import Batch, Epoch, EpochEnd, Event, Keep, Opaque, Sync, Trace
 from fallline.finding import Finding
-from fallline.rule import Rule
+from fallline.rule import Rule, defining
 from fallline.rules import event_rules, rule_by_code
 from fallline.settle import merge, settle
 
@@ -34,9 +34,7 @@ def examine(
     With `on_failure`, a rule that fails is reported there and costs no other rule's findings.
     """
     found: list[Finding] = []
-    for rule in rules if rules is not None else event_rules():
-        if not rule._defines("check"):
-            continue
+    for rule in defining(tuple(rules) if rules is not None else event_rules(), "check"):
         try:
             found += list(rule.check(trace))
         except Exception as error:
@@ -52,8 +50,7 @@ def refuted(trace: Trace, rules: Iterable[Rule]) -> set[tuple[str, str, int]]:
     """Keys of findings that this trace speaks against, in whatever setting they were found."""
     return {
         (rule.code, at.path, at.line)
-        for rule in rules
-        if rule._defines("refutes")
+        for rule in defining(tuple(rules), "refutes")
         for at in rule.refutes(trace)
     }
 

@@ -15,7 +15,7 @@ from fallline.location import Location
 from fallline.matters import nothing_to_find, of_another_framework
 from fallline.reader.execute import traces_of
 from fallline.reader.roots import Root
-from fallline.rule import Rule
+from fallline.rule import Rule, defining
 from fallline.rules import reader_rules
 from fallline.settle import settle
 from fallline.syntax import Module, Project, Source, UnreadableError
@@ -139,8 +139,8 @@ def read_module(
     words = Words(module.source.text.encode(errors="replace"))
     found: list[Finding] = []
     trouble = Trouble(module.path)
-    for rule in rules:
-        if rule._defines("check_syntax") and words.holds_any(rule.tokens):
+    for rule in defining(tuple(rules), "check_syntax"):
+        if words.holds_any(rule.tokens):
             try:
                 found += rule.check_syntax(module)
             except Exception as error:  # one rule's mistake must not cost the others' findings

@@ -10,9 +10,11 @@ from fallline.flow.calls import last_name
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
+from fallline.syntax.once import once
 
 __all__ = [
     "SAYS_LOSS",
+    "asked_to_require",
     "is_leaf_copy",
     "only_numbers",
     "reduced",
@@ -97,15 +99,25 @@ def requires_grad_set(module: Module, name: str, until: ast.Call | ast.Return) -
     scope = module.scope(until)
     bound = [b for b in module.bindings(name, scope) if getattr(b, "lineno", 0) < until.lineno]
     last = max((getattr(b, "lineno", 0) for b in bound), default=0)
+    for node in asked_to_require(module, name, scope):
+        sets = isinstance(node.ctx, ast.Store) or node.attr.endswith("_")
+        if sets and last <= node.lineno < until.lineno and _is_loss(name):
+            yield module.statement(node)
+
+
+def asked_to_require(module: Module, name: str, scope: ast.AST | None) -> list[ast.Attribute]:
+    """`x.requires_grad` and `x.requires_grad_` of this name in this function."""
+    return [n for n in _required(module).get(name, ()) if module.scope(n) is scope]
+
+
+@once
+def _required(module: Module) -> dict[str, list[ast.Attribute]]:
+    found: dict[str, list[ast.Attribute]] = {}
     for node in module.all(ast.Attribute):
         match node:
-            case ast.Attribute(ast.Name(written), "requires_grad" | "requires_grad_") if (
-                written == name and module.scope(node) is scope
-            ):
-                statement = module.statement(node)
-                sets = isinstance(node.ctx, ast.Store) or node.attr.endswith("_")
-                if sets and last <= node.lineno < until.lineno and _is_loss(name):
-                    yield statement
+            case ast.Attribute(ast.Name(name), "requires_grad" | "requires_grad_"):
+                found.setdefault(name, []).append(node)
+    return found
 
 
 def _is_loss(name: str) -> bool:

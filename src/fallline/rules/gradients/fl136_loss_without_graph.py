@@ -19,6 +19,7 @@ from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.rules.gradients._leaf_losses import (
     SAYS_LOSS,
+    asked_to_require,
     is_leaf_copy,
     only_numbers,
     reduced,
@@ -26,7 +27,7 @@ from fallline.rules.gradients._leaf_losses import (
     returned_copies,
 )
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name, names_read, walk
+from fallline.syntax.nodes import below, names_read, walk
 from fallline.syntax.once import once
 
 __all__ = ["LossWithoutGraph"]
@@ -293,13 +294,7 @@ def _trained_by(module: Module, statement: ast.Assign | ast.AugAssign) -> str | 
 
 def _made_to_require(module: Module, statement: ast.stmt, name: str) -> bool:
     """`loss.requires_grad = True` follows in the same function."""
-    scope = module.scope(statement)
-    return any(
-        node.attr in {"requires_grad", "requires_grad_"}
-        and is_name(node.value, name)
-        and module.scope(node) is scope
-        for node in module.all(ast.Attribute)
-    )
+    return bool(asked_to_require(module, name, module.scope(statement)))
 
 
 def _whole_otherwise(module: Module, statement: ast.Assign | ast.AugAssign, cut: ast.expr) -> bool:
