@@ -204,3 +204,38 @@ def vmap_takes_the_dimension_away() -> None:
         assert "data-dependent control flow" in str(error)
     else:
         raise AssertionError
+
+
+def scheduler_before_the_optimizer() -> None:
+    import warnings
+
+    rates = []
+    for first in (True, False):
+        optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            if first:
+                scheduler.step()
+            rates.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            if not first:
+                scheduler.step()
+        assert any("before `optimizer.step()`" in str(w.message) for w in told) is first
+    assert rates == [0.5, 1.0]
+
+
+def fsdp_shards_parameters() -> None:
+    def body() -> None:
+        import torch.distributed as dist
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor import DTensor, Shard
+
+        net = nn.Linear(4, 4)
+        fully_shard(net, mesh=dist.device_mesh.init_device_mesh("cpu", (1,)))
+        net(torch.randn(2, 4)).sum().backward()
+        for p in net.parameters():
+            assert type(p.data) is DTensor and p.placements == (Shard(0),)
+            assert type(p.grad) is DTensor and p.grad.placements == (Shard(0),)
+
+    _alone(body)

@@ -16,8 +16,11 @@ __all__ = ["Refuted", "refuted", "stated_in"]
 _FILE = Path(__file__).parent / "evals" / "refuted.md"
 # however the rest of a sentence takes a claim back
 _DENIED = re.compile(
-    r"(?i)\b(not true|untrue|myth|misconception|false that|wrong to|incorrect to|incorrectly|contrary to|rather than|instead of believing|avoid)\b"
+    r"(?i)\b(not true|untrue|myth|misconception|false that|wrong to|incorrect to|incorrectly|contrary to|instead of believing|avoid)\b"
+    # what it would do is a warning: "a softmax in the model would flatten the gradients"
+    r"|\bwould (?:\w+ )?(?:flatten|squash|shrink|hurt|break|slow|ruin|double|cut|lose|hide|train|be (?:wrong|applied twice|counted twice))\b"
 )
+_RATHER = re.compile(r"(?i)\b(?:rather than|instead of)\b")  # what comes after it is not advised
 _TOGETHER = 150  # characters that two sentences may have to be read as one
 _NEGATIONS = frozenset({"not", "never", "no", "cannot", "nothing", "neither", "nor", "without"})
 
@@ -43,7 +46,15 @@ class Refuted:
         ]
         if not made or (not any(made) and not _NEGATIONS.isdisjoint(words)):
             return False
-        return not (_DENIED.search(sentence) or any(r.holds(words, low) for r in self.right))
+        if _DENIED.search(sentence) or any(r.holds(words, low) for r in self.right):
+            return False
+        advised, *against = _RATHER.split(low, maxsplit=1)
+        return not against or any(self._begins_in(advised))
+
+    def _begins_in(self, text: str) -> list[bool]:
+        """For each wording, whether a text holds what it is about: its first group."""
+        words = spelled(tokens(text))
+        return [condition.each[0].holds(words, text) for condition in self.wrong]
 
     @property
     def measured(self) -> str:
