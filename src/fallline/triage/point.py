@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fallline.triage.claim import Claim, points
 from fallline.triage.pasted import pieces
@@ -28,6 +28,7 @@ class Point:
     claim: Claim
     read: dict[str, str]
     line: int
+    meant: bool = False  # the question asks what a line is for
 
     @property
     def asked(self) -> bool:
@@ -45,7 +46,8 @@ def point_at(text: str, prose: str, read: str) -> Point | None:
     seen = [point for claim in points() if (point := _seen(claim, tree, held, words, prose))]
     # who asks what a line is for is told that; who says that something goes wrong is told what does
     asked = _MEANING.search(prose) is not None
-    return next((p for p in seen if p.asked is asked), next(iter(seen), None))
+    first = next((p for p in seen if p.asked is asked), next(iter(seen), None))
+    return first and replace(first, meant=asked)
 
 
 def _seen(claim: Claim, tree: ast.Module, held: set[str], words: Said, prose: str) -> Point | None:

@@ -161,8 +161,9 @@ def compose(
 
 
 def _found_there(point: Point, evidence: Gathered) -> bool:
-    """Whether the reader reports that very place, or the question does not name the point: then the finding says more."""
-    return not point.asked or any(f.at.line == point.line for f in evidence.serious)
+    """Whether the reader reports that very place, or the question does not ask what the point is for: then the finding says more."""
+    meant = point.asked and point.meant
+    return not meant or any(f.at.line == point.line for f in evidence.serious)
 
 
 def _from_point(point: Point, evidence: Gathered, shape: Shape, fit: _Fit) -> Reply:
