@@ -16,7 +16,7 @@ __all__ = ["Point", "point_at"]
 
 _LONGEST = 110  # characters of code that are quoted
 _MEANING = re.compile(
-    r"\b(?:why|what (?:does|do|is|are)|what's|purpose|necessary|need(?:ed)?|confus\w*|wonder\w*|understand|explain|mean(?:s|ing)?|should|is it (?:ok|right|correct)|remove\w*)\b"
+    r"\b(?:why|what (?:does|do|is|are)|what's|purpose|necessary|needed|need (?:of|for|to add)|(?:do|does|should) (?:i|we|you|it) (?:really )?need|confus\w*|wonder\w*|understand|explain|mean(?:s|ing)?|should|is it (?:ok|right|correct)|remove\w*)\b"
 )
 _WHERE = re.compile(r"([A-Z]) (!?)~ (.*)")
 

@@ -114,7 +114,9 @@ def compose(
         near = scope(question.text) > 0.0
         return Reply(f"{NOT_OURS} {PERHAPS_OURS}" if near else NOT_OURS, ours=False)
     point = None if told or evidence.files else point_at(raw, question.prose, pasted)
-    if point is not None and not (evidence.serious and _found_there(point, evidence)):
+    if point is not None and not (
+        evidence.serious and (shape.mine or _found_there(point, evidence))
+    ):
         return _from_point(point, evidence, shape, fit)
     if evidence.serious and not told:
         return _from_findings(question, evidence, shape, chosen, beside, fit, run)
