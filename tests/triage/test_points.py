@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 
 import pytest
+import torch
 
 from fallline.triage.answer import answer
-from fallline.triage.claim import points
+from fallline.triage.claim import Action, points
 from fallline.triage.evidence import gather
 from fallline.triage.pattern import find
+from fallline.triage.silent import DECIDES, silent
 
 
 def asked(question: str) -> tuple[list[str], str]:
@@ -103,3 +105,19 @@ def test_every_point_can_be_parsed(point: object) -> None:
     assert isinstance(point, Claim)
     for pattern in (*point.sees, *point.also, *point.without):
         list(find(pattern, ast.parse("x")))
+
+
+@pytest.mark.parametrize("action", [action for _, action in DECIDES], ids=lambda a: a.do[:30])
+def test_what_decides_runs(action: Action) -> None:
+    model = torch.nn.Linear(3, 2)
+    outputs, targets = model(torch.randn(5, 3)), torch.randn(5, 2)
+    names = {"torch": torch, "model": model, "outputs": outputs, "targets": targets}
+    names["loss"] = (outputs - targets).square().mean()
+    exec(action.code, names)
+    assert "backward" not in action.code or model.weight.grad is not None
+
+
+def test_an_excerpt_without_findings_says_what_is_not_in_it() -> None:
+    reply = silent("why is the output stuck?", "out = my_network(x)\nloss = my_loss(out, x)\n")
+    assert "`my_network`, `my_loss`" in reply.answer and "2 lines" in reply.answer
+    assert "named_parameters" in reply.actions[0].code and reply.clarify

@@ -40,6 +40,7 @@ from fallline.triage.point import Point, point_at
 from fallline.triage.recognise import LONGEST, Question
 from fallline.triage.seen import seen_in_code
 from fallline.triage.shape import Shape
+from fallline.triage.silent import SHOW_CODE, silent
 from fallline.triage.sourced import (
     asked_of,
     from_message,
@@ -59,10 +60,6 @@ _OF_IT = 0.6  # so is one of which a claim speaks this much
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
 _READ = re.compile(r"\{(\w+)\}")
-EXCERPT = (
-    "This is an excerpt without a whole update in view, so reading it does not settle the question."
-)
-SHOW_CODE = "Can you paste the loop, or name the file that it is in?"
 
 
 def compose(
@@ -133,7 +130,7 @@ def compose(
         if not evidence.cut:
             return _clean_code(question.prose, evidence, shape, run)
         if only_code or not chosen or chosen[0].score < _SURE:
-            return Reply(f"{EXCERPT} {SHOW_CODE}", None, [READ], SHOW_CODE)
+            return silent(question.prose, pasted)
     if not (told or run or evidence.findings) and only_code_tells(question.prose, shape):
         return Reply(f"Only the code can tell. {SHOW_CODE}", None, [READ], SHOW_CODE)
     if healthy and not told:
@@ -155,6 +152,8 @@ def compose(
         return _clean_run(looked, None, run)
     if not told and (printed := from_message(raw.strip().partition("\n")[0], raw)) is not None:
         return Reply(printed.says, None, printed.actions)  # a line of a log without a class
+    if evidence.read and not evidence.files and not evidence.findings:
+        return silent(question.prose, pasted)
     reply = known_of_it(cases, bool(evidence.findings), text, told, choice.nearest, frame)
     reply.says = f"{looked} {reply.says}".strip()
     if reply.clarify == NARROW and (of_it := named_at_all(raw, raw)) is not None:
