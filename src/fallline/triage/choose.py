@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 
-from fallline.triage.claim import Claim, Condition, claims
+from fallline.triage.claim import Claim, claims
 from fallline.triage.frame import Agreement, Frame, agreement, related
 from fallline.triage.kept import kept
+from fallline.triage.meaning import nearness
 from fallline.triage.messages import error_at, found, readings
 from fallline.triage.words import Said, root, spelled, tokens, tokens_each
 
@@ -29,37 +30,35 @@ _LOGGED, _FURTHER = (
     2.0,
     0.5,
 )  # what the numbers of a log show, and each further fact: less, since a log shows much that was not asked about
-_UNNAMED = (
-    0.5  # off a claim whose subject the question does not name, however much it sounds like it
-)
 _TRIED = 1.2  # what was tried and did not help
-_GATE, _GROUP = 0.35, 0.12  # the words a claim asks for, and each further group of them
+_GATE = 0.35  # the words a claim asks for
 _LIKE = 2.2  # sounding like one of its questions
-_ROUTED = 0.15  # being of the specialist that the whole question points to
-_SPEAKS = 0.6  # the share of the question's words that the claim uses itself, in its wordings and in its answer
+_MEANT = 0.64  # the share of meaning in that, beside the words themselves
+_STRETCH = 1.2  # texts that have nothing to do with each other are a little near, too
+_ROUTED = 0.2  # being of the specialist that the whole question points to
+_SPEAKS, _ABOUT, _UNEXPLAINED = (
+    0.4,
+    0.25,
+    0.17,
+)  # the share of the question's words that the claim uses itself, in its wordings and in its answer; the share of the claim's subject that the question names; and each sign of the question that the claim never speaks of
 _SILENT = 0.26  # a claim that speaks of less than this, neither in the title nor in all of it, answers something else; of a long story less is enough, the more it sounds like it
 _UNHEARD = 3.0  # the weight of a word that no claim uses: it may well be what the question is about
 _HEARD = (
     0.14  # a question must sound a little like a claim: its words alone may be there by accident
 )
-_ALONE = 0.42  # how much a question must sound like a claim without the words it asks for
-_ALMOST = 0.5  # and without one group of them
+_ALONE = 0.42  # what sounds this much like a question may use other words
 _ENOUGH = 0.62  # the least that answers
 _SECOND = 0.85  # a second claim is worth as much of the first's score
 # how sure it is that a claim which only words lead to answers the question: fitted on judged answers to 134 questions of strangers (benchmarks/RESULTS.md)
-_SURE = {
-    "score": 0.56,
-    "speaks": 2.08,
-    "own": 0.95,
-    "answer": 1.42,
-    "unexplained": -0.56,
-    "base": -3.31,
-}
-_LINE = -0.4  # with less it is not given
-_FAR = -1.0  # and with less it is not even named as the nearest
+_SURE = {"score": 2.8, "speaks": 0.45, "answer": 1.2, "unexplained": -0.7, "base": -4.55}
+_LINE = -0.2  # with less it is not given
+_FAR = -1.2  # and with less it is not even named as the nearest
 _SAME = 0.7  # a question that sounds this much like a wording is that question
 _FEW, _MOST = 3, 12  # sentences of a question that is taken as a whole, and that are looked at
 _SENTENCE = re.compile(r"\n+|(?<=[.?!])\s+|(?<=[？。！])")
+_ASKS = re.compile(
+    r"^(?:so |and |but |also |or )?(?:how|why|what|which|where|when|is|are|does|do|did|can|could|should|would|will|any) |\b(?:wonder|no idea|any idea|know (?:why|how|what|if|whether)|how (?:to|do i|can i))\b"
+)
 _FORM = frozenset(
     "a an the is are was were be been do does did i my me we our you your it its this that these those to of in on at for from and or but if so as by "
     "with have has had can could should would will may must not no how what why where when which who there here then than just please pls hi help "
@@ -203,6 +202,28 @@ def _likeness(prose: str) -> dict[int, float]:
     return best
 
 
+def _asking(prose: str) -> str:
+    """The title of a question and those of its sentences that ask: a long post tells much else."""
+    sentences = [s.strip() for s in _SENTENCE.split(prose.strip()) if s.strip()]
+    asking = [s for s in sentences[1:] if s[-1] in "?？" or _ASKS.search(s)]
+    return "\n".join([*sentences[:1], *asking])
+
+
+def _alike(prose: str, parts: list[_Part]) -> dict[int, float]:
+    """How much a question, or the nearest of its parts, is like each claim: by the words they share, and by what they mean."""
+    several = [part.text for part in parts] if len(parts) > 1 else []
+    like = _likeness(prose)
+    for text in several:
+        for n, much in _likeness(text).items():
+            like[n] = max(like.get(n, 0.0), much)
+    near = nearness(prose, _asking(prose))
+    return {
+        n: (1 - _MEANT) * like.get(n, 0.0)
+        + _MEANT * max(0.0, 1 - _STRETCH * (1 - near.get(n, 0.0)))
+        for n in like.keys() | near.keys()
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Some sentences of a question that belong together, as words and as they are written."""
@@ -237,16 +258,13 @@ def choose(
     looked: bool = False,
     frame: Frame | None = None,
 ) -> Choice:
-    """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code, `facts` those of a pasted log; a claim is `spent` if all it recommends was done. Where a whole file or a run was `looked` at, a claim must be shown by it or have all its words in the question: that it sounds like it does not make it true of that program."""
+    """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code, `facts` those of a pasted log; a claim is `spent` if all it recommends was done. Where a whole file or a run was `looked` at, a claim must be shown by it or have all its words in the question: that it sounds like it does not make it true of that program. Nor is a question sent away because it sounds like another field."""
     shows, sizes = readings(text)
     low = text.lower()
     flat = " ".join(low.split())
     whole = _Part(words, low)
     parts = _parts(low, prose, words)
-    like = _likeness(prose)
-    for part in parts if len(parts) > 1 else ():
-        for n, much in _likeness(part.text).items():
-            like[n] = max(like.get(n, 0.0), much)
+    like = _alike(prose, parts)
     asked = [_weighed(prose.strip().partition("\n")[0]), _weighed(prose)]
     said = spelled(tokens(prose))
     ranked: list[Chosen] = []
@@ -268,15 +286,20 @@ def choose(
             if spent(claim) and not told and claim.code not in shapes:
                 continue
             named = _gate(claim, parts)
-            if looked and not shown and (claim.code or not named):
+            if not (shown or named) and (looked or claim.border):
+                continue
+            if looked and claim.code and not shown:
                 continue
             score += _ROUTED if claim.specialist in specialists[:1] else 0.0
             seen = claim.code in shapes
             gated = claim.when is None or named
             rank = score if told else score + _SPEAKS * speaks  # a message decides by itself
             sure = math.inf
-            if frame is not None and not (shown or claim.border) and heard < _SAME:
-                sure = _sure(score, speaks, agreement(n, frame))
+            if frame is not None and not shown:
+                fits = agreement(n, frame)
+                rank += _ABOUT * fits.own - _UNEXPLAINED * fits.unexplained
+                if not claim.border and heard < _SAME:
+                    sure = _sure(score, speaks, fits)
             ranked.append(
                 Chosen(
                     claim,
@@ -332,7 +355,6 @@ def _sure(score: float, speaks: float, fits: Agreement) -> float:
     return (
         _SURE["score"] * score
         + _SURE["speaks"] * speaks
-        + _SURE["own"] * fits.own
         + _SURE["answer"] * fits.answer
         + _SURE["unexplained"] * fits.unexplained
         + _SURE["base"]
@@ -369,8 +391,7 @@ def _scored(
             _TRIED if logged.startswith("tried ") else _LOGGED + _FURTHER * (len(claim.shows) - 1)
         )
     if gate:
-        assert claim.when is not None
-        score += _GATE + _GROUP * len(claim.when.groups)
+        score += _GATE
     if told:
         if (claim.reads and claim.reads not in shows) or (claim.code and claim.code not in shapes):
             return None
@@ -387,12 +408,6 @@ def _scored(
         return score + _SEEN, {}, False, None
     if places := [n for n, code in enumerate(codes) if code in claim.rules]:
         return score + _FOUND + (_LEADS if places[0] == 0 else 0.0), {}, False, None
-    if not gate and logged is None and claim.when is not None and not _named(claim, whole):
-        score -= _UNNAMED
-    if not gate and logged is None and like < 1.5 * _ALONE:
-        enough = _ALONE if claim.when is None else _ALMOST
-        if like < enough or (claim.when is not None and not _almost(claim.when, parts)):
-            return None
     return score, {}, False, None
 
 
@@ -421,18 +436,6 @@ def _gate(claim: Claim, parts: list[_Part]) -> bool:
         and not (claim.never is not None and claim.never.holds(p.words, p.text))
         for p in parts
     )
-
-
-def _almost(when: Condition, parts: list[_Part]) -> bool:
-    """Whether all groups of a claim's words but one are there: few words name a thing, and leave out what is asked of it."""
-    groups = when.each
-    if len(groups) < 2:
-        return False
-    return any(_but_one([g.holds(p.words, p.text) for g in groups]) for p in parts)
-
-
-def _but_one(held: list[bool]) -> bool:
-    return held[0] and held.count(False) == 1
 
 
 def _both(one: Chosen, two: Chosen) -> bool:

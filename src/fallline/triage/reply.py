@@ -190,7 +190,9 @@ def _of_this(first: Chosen) -> bool:
 def _of_names(raw: str, chosen: list[Chosen], frame: Frame) -> Reply | None:
     """What the libraries document of a name that was asked about, where no claim speaks of it, or where the question is what it means."""
     asked = asked_of(raw)
-    if asked is None or (chosen and not asked.what and chosen[0].claim.mentions(asked.names)):
+    if asked is None:
+        return None
+    if not asked.what and any(c.claim.mentions(asked.names) for c in chosen):
         return None
     if frame.signs and not asked.what:
         return None  # who says what goes wrong does not ask for the documentation
