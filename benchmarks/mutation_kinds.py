@@ -226,9 +226,13 @@ def recorded_evaluation(file: File) -> Iterator[tuple[int, list[Edit]]]:
             ]
             called = any("model(" in ast.unparse(s) for loop in loops for s in loop.body)
             if text in ("torch.no_grad()", "torch.inference_mode()") and called:
-                edit = file.replaced(node.items[0].context_expr, "torch.enable_grad()")
-                if edit:
-                    yield node.lineno, [edit]
+                # not `enable_grad`: somebody who writes that wants the graph
+                line = file.lines[node.lineno - 1]
+                if line.strip() == f"with {text}:":
+                    yield (
+                        node.lineno,
+                        [(node.lineno,) * 2 + ([line.replace(line.strip(), "if True:")],)],
+                    )
 
 
 def loss_kept(file: File) -> Iterator[tuple[int, list[Edit]]]:

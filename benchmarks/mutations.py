@@ -1,6 +1,6 @@
 """Real training code, broken in one way at a time: is the mistake found, and is the original silent?
 
-    python benchmarks/mutations.py FOLDER ... [--each 6] [--seed 0] [--only FL1 FL303] [--keep OUT.jsonl] [--write [--title TEXT]]
+    python benchmarks/mutations.py FOLDER ... [--each 6] [--seed 0] [--only FL1 FL303] [--jobs 16] [--keep OUT.jsonl] [--write [--title TEXT]]
 
 Each folder is a checkout of a public repository; nothing in it is run, and nothing is written there. A mutation is an edit that turns right code into one
 mistake of the catalogue: a `zero_grad` is removed, a clip moves behind its step, an `unscale_` disappears. Line numbers stay
@@ -25,6 +25,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -121,6 +122,10 @@ def judge(mutant: Mutant, text: str) -> str:
     return "found" if reported(mutant, text) - before else "missed"
 
 
+def _judged(drawn: tuple[Mutant, str]) -> tuple[Mutant, str]:
+    return drawn[0], judge(*drawn)
+
+
 def main(kinds: Kinds = MUTATIONS) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -129,6 +134,7 @@ def main(kinds: Kinds = MUTATIONS) -> int:
     parser.add_argument("--each", type=int, default=6, help="mutants of each kind")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[], help="codes, or their beginnings")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--keep", type=Path, help="write every mutant and its result here")
     parser.add_argument("--write", action="store_true", help="write the table into RESULTS.md")
     parser.add_argument("--title", default=TITLE, help="the section of RESULTS.md")
@@ -136,7 +142,8 @@ def main(kinds: Kinds = MUTATIONS) -> int:
     folders = [folder.resolve() for folder in args.folders]
     kinds = tuple(kind for kind in kinds if kind[0].startswith(tuple(args.only) or ("",)))
     drawn = sites(folders, args.each, args.seed, kinds)
-    results = [(m, _told(m, judge(m, text))) for m, text in drawn]
+    with ProcessPoolExecutor(args.jobs) as pool:
+        results = [(m, _told(m, r)) for m, r in pool.map(_judged, drawn)]
     if args.keep is not None:
         args.keep.write_text(
             "".join(json.dumps({**asdict(m), "result": r}) + "\n" for m, r in results)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import mutations
-from mutations import Edit, File, Mutation
+from mutation_kinds import Edit, File, Mutation
 
 _LOSS = re.compile(r"loss|criterion|nll|\bkl|entropy|elbo|backward\(", re.I)
 _NOT_TRAINED = re.compile(r"metric|accuracy|(^|_)eval|(^|_)test|valid|sample|generate|plot", re.I)

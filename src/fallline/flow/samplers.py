@@ -20,8 +20,10 @@ _MAY_SET = frozenset({"__init__", "set_epoch"})
 
 # Their loops tell the sampler its epoch, or bring a sampler of their own.
 _TELL = frozenset(
-    "accelerate lightning pytorch_lightning transformers composer catalyst ignite colossalai mmengine mmcv fastai ray".split()
+    "accelerate lightning pytorch_lightning composer catalyst ignite colossalai mmengine mmcv fastai ray".split()
 )
+# transformers has models and schedules too; only its trainers have loops.
+_TRAINER = re.compile(r"transformers(\.\w+)*\.\w*Trainer|transformers$")
 _HELD_OUT = re.compile(r"(?i)(^|_)(val|valid|validation|test|eval|dev|infer|predict)")
 
 
@@ -35,6 +37,8 @@ def never_told(module: Module) -> Iterator[tuple[ast.Call, bool]]:
         return
     used = {name.partition(".")[0] for name in module.imports.values()}
     if not used.isdisjoint(_TELL) or "set_epoch" in module.source.text:
+        return
+    if any(_TRAINER.match(name) for name in module.imports.values()):
         return
     for call, sure in made.items():
         if _stays(module, call) or not module.project.spells(module, b"set_epoch"):
@@ -113,8 +117,30 @@ def never_given(module: Module) -> Iterator[tuple[str, ast.Call]]:
         for loader in module.calls("torch.utils.data.DataLoader"):
             given = module.argument(loader, 0, "dataset")
             same = given is not None and written(given) == data
-            if same and module.scope(loader) is scope and not module.has_star(loader):
+            if same and module.scope(loader) is scope and not _may_be_given(module, loader):
                 yield name, loader
+
+
+_SET_LATER = re.compile(r"""\[["'](batch_)?sampler["']\]\s*=|\.update\(""")
+
+
+def _may_be_given(module: Module, loader: ast.Call) -> bool:
+    """`DataLoader(data, **options)`, unless the options are written down and no sampler is among them."""
+    if any(isinstance(a, ast.Starred) for a in loader.args):
+        return True
+    if any(k.arg is None for k in loader.keywords) and _SET_LATER.search(module.source.text):
+        return True
+    for options in (module.value(k.value) for k in loader.keywords if k.arg is None):
+        match options:
+            case ast.Dict(keys=keys):
+                names = [k.value if isinstance(k, ast.Constant) else None for k in keys]
+            case ast.Call(ast.Name("dict"), [], keywords):
+                names = [k.arg for k in keywords]
+            case _:
+                return True
+        if not {None, "sampler", "batch_sampler"}.isdisjoint(names):
+            return True
+    return False
 
 
 def _name_of(module: Module, made: ast.Call) -> str | None:
@@ -122,7 +148,7 @@ def _name_of(module: Module, made: ast.Call) -> str | None:
     up = module.parent(made)
     up = module.parent(up) if isinstance(up, ast.IfExp) else up
     match up:
-        case ast.Assign([ast.Name(name)]):
+        case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)):
             return name
     return None
 

@@ -30,7 +30,7 @@ from fallline.api.values import (
 from fallline.events import Deed, Opaque, Step
 from fallline.reader.machine import Machine
 from fallline.reader.methods import call_method, call_unknown
-from fallline.reader.objects import construct, thing_attribute
+from fallline.reader.objects import construct, set_elsewhere, thing_attribute
 from fallline.reader.opaque import computed, derived, holds_protocol, maybe_opaque
 from fallline.reader.relevance import runs_parts
 from fallline.syntax import Module
@@ -118,6 +118,8 @@ def _external(machine: Machine, name: str, call: Call) -> Value:
 
 def _method(machine: Machine, receiver: Value, name: str, node: ast.Call) -> Value:
     """`receiver.name(...)`."""
+    if isinstance(receiver, Const) and receiver.value is None:
+        receiver = set_elsewhere(machine, receiver, node.func) or receiver
     match receiver:
         case Thing():
             return _method_of_thing(machine, receiver, name, node)

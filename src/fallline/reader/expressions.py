@@ -27,7 +27,7 @@ from fallline.events import GradRead
 from fallline.reader.assign import assign_to
 from fallline.reader.machine import Machine
 from fallline.reader.names import defined
-from fallline.reader.objects import class_attribute, thing_attribute
+from fallline.reader.objects import class_attribute, set_elsewhere, thing_attribute
 from fallline.reader.operators import MOST_ITEMS, combine
 from fallline.reader.streams import stream_of
 
@@ -69,6 +69,8 @@ def attribute(machine: Machine, found: Value, name: str, node: ast.AST) -> Value
             return Tensor(False, grad_of=frozenset({"?"}), leaf=True)
         case Unknown():
             return value.part(name)
+        case Const(None) if (made := set_elsewhere(machine, value, node)) is not None:
+            return made.part(name)
     return Bound(value, name)
 
 

@@ -13,6 +13,7 @@ from fallline.api.values import Const, Unknown, Value
 from fallline.events import Batch, Epoch, EpochEnd, Forward
 from fallline.reader.assign import assign_to
 from fallline.reader.machine import Machine
+from fallline.reader.rarely import next_rare
 from fallline.reader.relevance import called_names, relevant, steps_in, trains
 from fallline.reader.streams import MOST_EXACT, Stream, stream_of
 
@@ -98,6 +99,7 @@ def _repeat(
         machine.emit(Epoch(machine.place(_over(node)), loader=loader.id))
     jump: str | None = None
     index = 0
+    rare: int | None = None
     backwards = machine.updates.backwards
     begun = len(machine.events)
     machine.loops.begun.append((outer, len(machine.events)))
@@ -125,13 +127,18 @@ def _repeat(
                 for other in stream.beside:
                     at = machine.place(node)
                     machine.emit(Batch(at, loader=other.id))
-            begin(index)
+            begin(index + (rare or 0))
             jump = machine.run(node.body)
             index += 1
             if jump in (BREAK, RETURN):
                 break
-            if stream.count is None and index >= _enough(machine, before):
-                break
+            if stream.count is None:
+                enough = _enough(machine, before)
+                if index == 1 and enough < machine.loops.length and isinstance(node, ast.For):
+                    rare = next_rare(machine, node, begin)
+                # it has to go on after what it does now and then
+                if index >= (max(enough, 3) if rare is not None else enough):
+                    break
             if stream.kind == "data" and index >= _EVALUATED and _only_evaluates(machine, node):
                 break
     finally:

@@ -222,10 +222,8 @@ class Machine:
     def make(self, kind: str, node: ast.AST | None, **facts: Any) -> Thing:
         """A new training object."""
         number = self._numbers[kind] = self._numbers.get(kind, 0) + 1
-        thing = Thing(
-            kind, f"{kind}#{number}", self.place(node) if node is not None else None, facts
-        )
-        thing.born = len(self.events)
+        at = self.place(node) if node is not None else None
+        thing = Thing(kind, f"{kind}#{number}", at, facts, born=len(self.events))
         if kind == "model":
             facts.setdefault("parameters", frozenset({thing.id}))
         self.things[thing.id] = thing
@@ -243,6 +241,8 @@ class Machine:
             thing.born = thing.born if unknown.since is None else unknown.since
             seen = "PRESUMED" if kind_by_name(unknown.hint) == kind else "INFERRED"
             thing.facts |= {"strength": Strength[seen], "name": unknown.hint}
+            # what was asked of it before it was known stays the same: `policy.optimizer`
+            thing.attrs |= {n: part for n, part in unknown.parts.items() if part.became is not None}
             if kind == "model":
                 thing.facts["parameters"] = frozenset({"?" + thing.id})
         return unknown.became

@@ -29,7 +29,7 @@ from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import below, methods_of, walk
 from fallline.syntax.once import once
 
-__all__ = ["class_attribute", "construct", "thing_attribute"]
+__all__ = ["class_attribute", "construct", "set_elsewhere", "thing_attribute"]
 
 
 # `agent.critic.optimizer`: who keeps these in a model keeps them as its attributes
@@ -64,6 +64,17 @@ def thing_attribute(machine: Machine, thing: Thing, name: str, node: ast.AST) ->
         thing.attrs[name] = value
         return value
     return Bound(thing, name)
+
+
+def set_elsewhere(machine: Machine, empty: Const, node: ast.AST) -> Unknown | None:
+    """`self.optimizer.step` after `self.optimizer = None`: it would fail, so somebody has set it by now, who is not seen."""
+    match node:
+        case ast.Attribute(ast.Attribute(of, held) as written):
+            owner = machine.settled(machine.evaluate(of))
+            if isinstance(owner, Thing) and owner.attrs.get(held) is empty:
+                found = owner.attrs[held] = Unknown(machine.text(written))
+                return found
+    return None
 
 
 def _from_class(machine: Machine, thing: Thing, name: str, node: ast.AST) -> Value | None:

@@ -392,7 +392,8 @@ def _set_later(module: Module, cls: ast.ClassDef, me: Thing) -> None:
         if method.name != "__init__"
         for node in below(method, ast.Assign)
         if not isinstance(node.value, ast.Constant)
-        for target in node.targets
+        for targets in node.targets
+        for target in (targets.elts if isinstance(targets, ast.Tuple) else [targets])
         if isinstance(target, ast.Attribute) and is_name(target.value, "self")
     }
     for name in empty:
