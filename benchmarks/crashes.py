@@ -1,8 +1,8 @@
 """Public repositories and mutants of their files: does the reader crash, and how long does a file take?
 
-    python benchmarks/crashes.py --mirror FOLDER [--repositories 200] [--mutants 25] [--only TEXT] [--keep OUT.jsonl] [--write]
+    python benchmarks/crashes.py --mirror FOLDER | --trees FOLDER [--jobs 16] [--repositories 200] [--mutants 25] [--only TEXT] [--keep OUT.jsonl] [--write]
 
-`--mirror` holds git directories as OWNER+NAME; `--repositories` of them are drawn with `--seed`, those with the fewest files first.
+`--mirror` holds git directories as OWNER+NAME, `--trees` their files; `--repositories` of them are drawn with `--seed`, those with the fewest files first.
 The newest tree of each is read as a whole, as `fallline check` does, in a process of its own. Then `--mutants` times a file that
 trains is changed in one place (a statement deleted, doubled, swapped with its neighbour, wrapped in a function, a name
 changed) and read again. Nothing is run. A crash is a rule or a reader that raised; `fallline check` would end with status 2.
@@ -24,6 +24,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -43,14 +44,15 @@ def main() -> int:
     args = _arguments()
     results = _kept(args.keep)
     known = {r["repository"] for r in results}
-    for git in _repositories(args.mirror, args.only, args.repositories, args.seed):
-        if _name(git) in known:
-            continue
-        results.append(_in_process(git, args.mutants, args.seed))
-        print(_line(results[-1]), flush=True)
-        if args.keep is not None:
-            with args.keep.open("a") as out:
-                out.write(json.dumps(results[-1]) + "\n")
+    found = _repositories(args.mirror or args.trees, args.only, args.repositories, args.seed)
+    left = [git for git in found if _name(git) not in known]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for result in pool.map(lambda git: _in_process(git, args.mutants, args.seed), left):
+            results.append(result)
+            print(_line(result), flush=True)
+            if args.keep is not None:
+                with args.keep.open("a") as out:
+                    out.write(json.dumps(result) + "\n")
     print("\n" + summary(results))
     if args.write:
         from results import machine, write_section
@@ -64,7 +66,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--mirror", type=Path, required=True, help="git directories, OWNER+NAME")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--mirror", type=Path, help="git directories, OWNER+NAME")
+    where.add_argument("--trees", type=Path, help="their files, OWNER+NAME: no git needed")
+    parser.add_argument("--jobs", type=int, default=1, help="repositories at a time")
     parser.add_argument("--repositories", type=int, default=200, help="how many are drawn")
     parser.add_argument("--mutants", type=int, default=25, help="of one repository")
     parser.add_argument("--seed", type=int, default=0)
@@ -87,14 +92,22 @@ def _repositories(mirror: Path, only: str, most: int, seed: int) -> list[Path]:
         git = folder / "repo"
         if only in folder.name and git.is_dir():
             found.append(git / ".git" if (git / ".git").is_dir() else git)
+        elif only in folder.name and folder.is_dir():
+            found.append(folder)
     drawn = random.Random(seed).sample(found, min(most, len(found)))
     return sorted(drawn, key=_size)
 
 
 def _size(git: Path) -> int:
     """How many Python files it has."""
+    if not _is_git(git):
+        return sum(1 for _ in git.rglob("*.py"))
     command = ["git", "-C", str(git), "ls-tree", "-r", "--name-only", "HEAD"]
     return subprocess.run(command, capture_output=True, check=True).stdout.count(b".py\n")
+
+
+def _is_git(folder: Path) -> bool:
+    return (folder / "objects").is_dir() and (folder / "HEAD").exists()
 
 
 def _name(git: Path) -> str:
@@ -103,11 +116,13 @@ def _name(git: Path) -> str:
 
 def _in_process(git: Path, mutants: int, seed: int) -> dict[str, Any]:
     """One repository, in a process of its own: its memory is its own, and if it dies, only it does."""
-    folder = Path(tempfile.mkdtemp(prefix="crashes-"))
+    made = Path(tempfile.mkdtemp(prefix="crashes-"))
+    folder = made if _is_git(git) else git
     fork = multiprocessing.get_context("fork")  # the rules are imported already
     ours, its = fork.Pipe(duplex=False)
     try:
-        extract(git, "HEAD", folder)
+        if folder is made:
+            extract(git, "HEAD", folder)
         child = fork.Process(target=_read_one, args=(folder, mutants, seed, its))
         child.start()
         its.close()
@@ -117,7 +132,7 @@ def _in_process(git: Path, mutants: int, seed: int) -> dict[str, Any]:
             said = {"died": f"exit status {child.exitcode}"}
         child.join()
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(made)
     return {"repository": _name(git), **said}
 
 

@@ -81,6 +81,19 @@ class Loops:
                 return any(order >= events for order in forwards)
         return False
 
+    def enter(self) -> None:
+        """A framework goes over a loader."""
+        self.kinds.append("data")
+        self.begun.append((0, 0))
+
+    def leave(self, trained: bool) -> None:
+        """It has: with a backward pass or without."""
+        self.kinds.pop()
+        self.begun.pop()
+        self.iteration = 0
+        self.trained += trained
+        self.over_data += trained
+
     def next(self, events: int) -> None:
         """The innermost loop begins another iteration, after so many events."""
         self.iterations += 1

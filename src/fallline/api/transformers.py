@@ -44,7 +44,7 @@ def _creates(paper: Paper, thing: Thing) -> Value | None:
 
 
 def _train(paper: Paper, module: Module, cls: ast.ClassDef) -> None:
-    """trainer.train(), as far as the loss of compute_loss goes."""
+    """trainer.train(): compute_loss for every batch; the rest is the Trainer's."""
     compute = next(
         m
         for m in cls.body
@@ -56,11 +56,15 @@ def _train(paper: Paper, module: Module, cls: ast.ClassDef) -> None:
     given = paper.given(compute)
     call = call_at(compute)
     call.args = [given[a.arg] for a in compute.args.args[1:]]
-    result = paper.settled(paper.run_method(me, "compute_loss", call) or Unknown())
-    if isinstance(result, Sequence) and result.items:
-        result = paper.settled(result.items[0])
-    if isinstance(result, Tensor) and result.divided and result.divided_at is not None:
-        framework_backward(paper, result, call_at(compute), "transformers")
+    optimizer = paper.make("optimizer", cls)
+    for _ in paper.over(paper.make("loader", None), compute):
+        result = paper.settled(paper.run_method(me, "compute_loss", call) or Unknown())
+        if isinstance(result, Sequence) and result.items:
+            result = paper.settled(result.items[0])
+        loss = result if isinstance(result, Tensor) else Tensor(None, divided=None)
+        framework_backward(paper, loss, call_at(compute), "transformers")
+        emit_step(paper, optimizer, compute, "framework")
+        paper.emit(ZeroGrad(paper.place(compute), optimizer=optimizer.id))
 
 
 def _train_steps(paper: Paper, module: Module, cls: ast.ClassDef) -> None:

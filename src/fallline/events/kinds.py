@@ -110,7 +110,7 @@ class Forward(Event):
     kind = "forward"
     training: bool | None = None  # model.training at the call
     grad: bool | None = None  # autograd records (False under no_grad and inference_mode)
-    autocast: str | None = None  # "float16" | "bfloat16" | "off"
+    autocast: str | None = None  # "float16" | "bfloat16" | "half" (one of them) | "off"
     no_sync: bool | None = None  # inside DDP.no_sync, or require_backward_grad_sync is False
     wrapper: str | None = None  # "ddp" | "fsdp1" | "fsdp2" when the model called is wrapped so
     bypass: bool | None = None  # the call went to `ddp_model.module`, past the DDP wrapper

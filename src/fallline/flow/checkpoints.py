@@ -400,7 +400,9 @@ def loads(module: Module) -> list[Loaded]:
             case ast.Assign([ast.Name() as target]):
                 loaded = Loaded(module, call)
                 for use in _until_bound_again(module, target):
-                    _read_use(module, use, loaded)
+                    # the same name may be loaded in another branch, and be the argument before
+                    if values_of(module).definition(use) in (None, call):
+                        _read_use(module, use, loaded)
                 found.append(loaded)
     return found
 

@@ -349,17 +349,15 @@ class Machine:
 
     def over(self, loader: Thing, node: ast.AST) -> Iterator[int]:
         """Go over a loader as a framework does, batch by batch."""
-        self.loops.kinds.append("data")
-        self.loops.begun.append((0, 0))
+        self.loops.enter()
+        backwards = self.updates.backwards
         try:
             for index in range(self.loops.length):
                 self.loops.next(len(self.events))
                 self.emit(Batch(self.place(node), loader=loader.id))
                 yield index
         finally:
-            self.loops.kinds.pop()
-            self.loops.begun.pop()
-            self.loops.iteration = 0
+            self.loops.leave(self.updates.backwards > backwards)
 
     def boundary(self) -> Location | None:
         """The innermost test around that depends on the iteration."""

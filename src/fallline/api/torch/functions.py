@@ -175,7 +175,8 @@ def _autocast(device_from_name: str | None) -> Callable[[Paper, Call], Value]:
             return contexts.autocast(
                 "disabled" if len(around) > 1 and around[-1] != "off" else "off"
             )
-        return contexts.autocast(name)
+        # a dtype that is computed, the default of a device that is: one of the two
+        return contexts.autocast(name or "half")
 
     return make
 

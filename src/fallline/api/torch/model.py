@@ -33,7 +33,7 @@ from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import methods_called, written
 from fallline.syntax.once import once
 
-__all__ = ["METHODS", "called", "computed_by", "shaped", "through"]
+__all__ = ["METHODS", "called", "computed_by", "set_mode", "shaped", "through"]
 
 
 def called(paper: Paper, thing: Thing, call: Call) -> Value:
@@ -310,16 +310,16 @@ def _returns(paper: Paper, model: Thing, call: Call) -> str:
 
 def _train(paper: Paper, model: Thing, call: Call) -> Value:
     mode = paper.settled(call.arg(0, "mode") or Const(True))
-    _set_mode(paper, model, truth_of(mode), call)
+    set_mode(paper, model, truth_of(mode), call)
     return model
 
 
 def _eval(paper: Paper, model: Thing, call: Call) -> Value:
-    _set_mode(paper, model, False, call)
+    set_mode(paper, model, False, call)
     return model
 
 
-def _set_mode(paper: Paper, model: Thing, training: bool | None, call: Call) -> None:
+def set_mode(paper: Paper, model: Thing, training: bool | None, call: Call) -> None:
     family = [
         model,
         *(

@@ -385,9 +385,12 @@ def _resumes(module: Module, loaded: Loaded) -> bool:
     roles = {role_of_key(k) for k in loaded.restored()}
     if "optimizer" in roles:
         return True
-    if not any(u.role == "optimizer" for u in uses(module)):
+    counted = "counter" in roles
+    # another file may step the optimizer whose state this one saves beside the count
+    kept = counted and any("optimizer" in saved.roles() for saved in saves(module))
+    if not kept and not any(u.role == "optimizer" for u in uses(module)):
         return False
-    if "counter" in roles:
+    if counted:
         return True
     return bool(loaded.keys) and _says_resume(loaded)
 
@@ -460,4 +463,21 @@ def _left_out_on_purpose(key: str, loaded: Loaded) -> bool:
 
 def _restored_elsewhere(key: str, loaded: Loaded, every: list[Loaded]) -> bool:
     """Another load of the same program takes this entry: a checkpoint may be read in two places."""
-    return any(key in other.keys for other in every if other is not loaded)
+    return any(
+        key in other.keys for other in every if other is not loaded and not _instead(loaded, other)
+    )
+
+
+def _instead(loaded: Loaded, other: Loaded) -> bool:
+    """The two loads are in different branches of one `if`: only one of them happens."""
+    home = loaded.module
+
+    def first(choice: ast.If, call: ast.Call) -> bool:
+        return call.lineno <= (choice.body[-1].end_lineno or 0)
+
+    return other.module is home and any(
+        isinstance(up, ast.If)
+        and up.lineno <= other.call.lineno <= (up.end_lineno or 0)
+        and first(up, loaded.call) is not first(up, other.call)
+        for up in home.parents(loaded.call)
+    )

@@ -68,10 +68,10 @@ scaler.scale(loss).backward()
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         for backward in trace.of(Backward):
-            if backward.autocast in {"float16", "bfloat16"}:
+            if backward.autocast in {"float16", "bfloat16", "half"}:
                 yield self.finding(
                     backward,
-                    f"backward() runs under autocast ({backward.autocast}), so custom autograd functions, hooks and double backward "
+                    f"backward() runs under autocast ({backward.autocast.replace('half', 'half precision')}), so custom autograd functions, hooks and double backward "
                     "are cast to half precision. End the autocast block before backward().",
                 )
 
