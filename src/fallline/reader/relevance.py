@@ -66,6 +66,7 @@ TOKENS = (
     b"train_step",
     b".train(",
     b"compute_loss",
+    b"ComposerModel",
     b".eval(",
     b"optimizer",
     b".step(",
