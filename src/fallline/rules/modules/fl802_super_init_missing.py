@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
@@ -10,6 +11,7 @@ from fallline.flow.calls import of_self
 from fallline.flow.modules import construction
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.classes import find_method
 from fallline.syntax.nodes import methods_of
 
 _PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
@@ -135,7 +137,7 @@ class Abstract(nn.Module):
                 if first is not None and early and not _in_branch(module, called, init):
                     message = f"`self.{first[1]}` is assigned before `super().__init__()`, {raises}"
                     yield self._report(module, first[0], message)
-            elif _may_call_elsewhere(init):
+            elif _may_call_elsewhere(module, cls, init):
                 continue
             elif first is not None:
                 message = f"`self.{first[1]}` is assigned, but {cls.name}.__init__ never calls `super().__init__()`, {raises}"
@@ -245,17 +247,31 @@ def _in_branch(module: Module, node: ast.AST, init: ast.FunctionDef) -> bool:
     return branch is not init
 
 
-def _may_call_elsewhere(init: ast.FunctionDef) -> bool:
-    """`self.setup()` or `super` or `self.__dict__` in the body: somebody else may have initialised the module."""
+_OF_MODULES = frozenset(
+    "apply register_buffer register_parameter register_module add_module to train eval requires_grad_ parameters modules".split()
+)
+
+
+def _may_call_elsewhere(module: Module, cls: ast.ClassDef, init: ast.FunctionDef) -> bool:
+    """`self.setup()` or `super` or `self.__dict__` in the body: somebody else may have initialised the module. Not a method that can be seen and does not."""
     for node in ast.walk(init):
         match node:
             case ast.Name("super" | "setattr"):
                 return True
             case ast.Attribute(attr="__dict__" | "__init__" | "__setstate__"):
                 return True
-            case ast.Call(ast.Attribute(ast.Name("self"))):
-                return True
+            case ast.Call(ast.Attribute(ast.Name("self"), name)) if name not in _OF_MODULES:
+                method = find_method(module, cls, name)
+                if (
+                    method is None
+                    or method[1] is init
+                    or _INITIALISES.search(method[0].segment(method[1]))
+                ):
+                    return True
     return bool(init.decorator_list)
+
+
+_INITIALISES = re.compile(r"__init__|super\(|setattr|__dict__|__setstate__")
 
 
 def _does_something(cls: ast.ClassDef, init: ast.FunctionDef) -> bool:
