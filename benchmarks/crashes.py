@@ -199,7 +199,7 @@ def _mutants(files: list[str], draw: random.Random, most: int) -> Iterator[tuple
             tree = ast.parse(Path(path).read_text(encoding="utf-8"))
             draw.choice(CHANGES)(tree, draw)
             yield path, ast.unparse(ast.fix_missing_locations(tree))
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, IndexError):  # IndexError: nothing to change in it
             continue
 
 

@@ -122,6 +122,8 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
 
 def _range(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) -> Stream:
     bounds: list[Value] = value.facts["of"]
+    if not 0 < len(bounds) < 4:
+        return Stream("once", lambda i: Unknown(), 1)  # `range()`: it would fail
     numbers = [_bound(machine, b, len(bounds) == 3) for b in bounds]
     if any(n is None for n in numbers):
         if len(bounds) == 1 and isinstance(bounds[0], Unknown) and bounds[0].hint:
