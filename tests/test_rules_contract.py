@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from textwrap import dedent
 
 import pytest
 
-from fallline.finding import Severity
+from fallline.finding import Finding, Severity
 from fallline.rule import Rule
 from fallline.rules import all_rules, event_rules, rule_by_code, rule_names, series_rules
 from fallline.rules._observed import Observed
@@ -24,6 +25,11 @@ def specimens(kind: str) -> list[object]:
         for rule in RULES
         for number, text in enumerate(getattr(rule, kind))
     ]
+
+
+@cache  # what a specimen is must hold in several ways: it is read once for all of them
+def found_in(text: str) -> list[Finding]:
+    return read_text(text, "train.py")
 
 
 def expected_lines(rule: Rule, text: str) -> list[int]:
@@ -80,7 +86,7 @@ def test_a_rule_that_the_reader_sees_has_specimens(rule: Rule) -> None:
         assert expected_lines(rule, text), f"a wrong specimen marks its line with `# {rule.code}`"
     if rule._defines("fix"):
         assert any(
-            found.fix for text in rule.wrong for found in read_text(text) if found.code == rule.code
+            found.fix for text in rule.wrong for found in found_in(text) if found.code == rule.code
         )
 
 
@@ -88,7 +94,7 @@ def test_a_rule_that_the_reader_sees_has_specimens(rule: Rule) -> None:
     ("rule", "text"), [p for p in specimens("wrong") if p.values[0].seen_by != "watcher"]
 )
 def test_a_wrong_specimen_is_reported_at_its_line(rule: Rule, text: str) -> None:
-    found = [finding.at.line for finding in read_text(text) if finding.code == rule.code]
+    found = [finding.at.line for finding in found_in(text) if finding.code == rule.code]
     assert found == expected_lines(rule, text)
 
 
@@ -96,7 +102,7 @@ def test_a_wrong_specimen_is_reported_at_its_line(rule: Rule, text: str) -> None
 def test_the_first_wrong_specimen_is_told_as_what_it_is(rule: Rule) -> None:
     """A finding that rests on a name may be lowered to a note; the mistake in its plainest form never is."""
     if rule.seen_by != "watcher":
-        found = [f for f in read_text(rule.wrong[0]) if f.code == rule.code]
+        found = [f for f in found_in(rule.wrong[0]) if f.code == rule.code]
         assert {f.severity for f in found} == {rule.severity}
 
 
@@ -104,7 +110,7 @@ def test_the_first_wrong_specimen_is_told_as_what_it_is(rule: Rule) -> None:
 def test_what_is_told_is_sentences(rule: Rule) -> None:
     """A message begins with a capital or with code, and a fix is named like one."""
     for text in rule.wrong:
-        for finding in read_text(text, "train.py"):
+        for finding in found_in(text):
             if finding.code != rule.code or rule.code == "FL000":
                 continue
             first = finding.message.split()[0].strip("(),:`")
@@ -116,21 +122,21 @@ def test_what_is_told_is_sentences(rule: Rule) -> None:
 
 @pytest.mark.parametrize(("rule", "text"), specimens("right"))
 def test_a_right_specimen_is_silent(rule: Rule, text: str) -> None:
-    findings = read_text(text)
+    findings = found_in(text)
     assert [f for f in findings if f.code == rule.code or f.severity is not Severity.INFO] == []
 
 
 @pytest.mark.parametrize(("rule", "text"), [p for p in specimens("wrong") if p.values[0].fixable])
 def test_the_fixed_text_is_silent(rule: Rule, text: str) -> None:
-    before = {finding.code for finding in read_text(text)}
+    before = {finding.code for finding in found_in(text)}
     for _ in range(text.count(rule.code) + 1):
-        fixes = [f.fix for f in read_text(text) if f.code == rule.code and f.fix is not None]
+        fixes = [f.fix for f in found_in(text) if f.code == rule.code and f.fix is not None]
         if not fixes:
             break
         fixed = apply(text, fixes[0].edits)
         assert fixed is not None, "the edits of one fix do not overlap"
         text = fixed
-    after = read_text(text)
+    after = found_in(text)
     assert [f for f in after if f.code == rule.code and f.fix is not None] == []
     assert {f.code for f in after} <= before, "a fix adds nothing"
 

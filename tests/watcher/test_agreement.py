@@ -1,4 +1,4 @@
-"""Reader and watcher say the same of every specimen: the same code at the same line, and nothing of the right ones."""
+"""The watcher says of every specimen what the reader says (`tests/test_rules_contract.py`): the same code at the same line, and nothing of the right ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 
 from fallline.rule import Rule
 from fallline.rules import all_rules
-from fallline.verdict.reading import read_text
 
 sys.path.insert(0, str(Path(__file__).parent))
 from specimens import run_once, said_by_fallline
@@ -61,10 +60,3 @@ def test_the_watcher_is_silent_where_all_is_right(runs: Path, name: str) -> None
     rule, _ = RIGHT[name]
     assert watched(runs, name, rule) == set(), (runs / f"{name}.watched").read_text()
     assert said_by_fallline((runs / f"{name}.watched").read_text()) == []
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_the_reader_finds_the_same(name: str) -> None:
-    rule, text = WRONG[name]
-    found = {(f.code, f.at.line) for f in read_text(text, f"{name}.py") if f.code == rule.code}
-    assert found == {(c, n) for c, n in expected(text) if c == rule.code}
