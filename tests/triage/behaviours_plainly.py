@@ -239,3 +239,52 @@ def fsdp_shards_parameters() -> None:
             assert type(p.grad) is DTensor and p.grad.placements == (Shard(0),)
 
     _alone(body)
+
+
+def gather_wants_as_many_dimensions() -> None:
+    a, b = torch.randn(6, 2), torch.randint(0, 2, (6,))
+    assert torch.equal(a.gather(1, b[:, None])[:, 0], a[torch.arange(6), b])
+
+
+def dot_is_for_vectors() -> None:
+    assert torch.dot(torch.ones(2), torch.ones(2)) == 2
+    assert (torch.ones(3, 1) * torch.ones(3)).shape == (3, 3)
+
+
+def permute_names_every_dimension() -> None:
+    assert torch.ones(2, 3, 4).permute(2, 0, 1).shape == (4, 2, 3)
+
+
+def each_layer_shrinks_the_image() -> None:
+    assert nn.MaxPool2d(2)(nn.Conv2d(3, 6, 5)(torch.ones(1, 3, 32, 32))).shape == (1, 6, 14, 14)
+
+
+def some_modules_return_tuples() -> None:
+    assert isinstance(nn.LSTM(2, 2)(torch.ones(3, 1, 2)), tuple)
+
+
+def a_loader_gives_what_the_dataset_returns() -> None:
+    from torch.utils.data import DataLoader
+
+    assert isinstance(next(iter(DataLoader([(1, 2), (3, 4)], batch_size=2))), list)  # type: ignore[arg-type]
+    assert isinstance(next(iter(DataLoader([1, 2], batch_size=2))), torch.Tensor)  # type: ignore[arg-type]
+
+
+def names_of_the_module_are_taken() -> None:
+    net = nn.Linear(1, 1)
+    net.modules = nn.ModuleDict({"a": nn.Linear(1, 1)})  # type: ignore[assignment]
+    assert callable(net.modules) and "modules" in net._modules
+
+
+def a_moved_parameter_is_a_result() -> None:
+    assert not nn.Parameter(torch.ones(1)).to(torch.float64).is_leaf
+    assert nn.Linear(1, 1).to(torch.float64).weight.is_leaf
+
+
+def a_collapsed_generator_ignores_its_input() -> None:
+    noise, healthy, collapsed = torch.randn(16, 8), nn.Linear(8, 32), nn.Linear(8, 32)
+    with torch.no_grad():
+        collapsed.weight.zero_()
+        assert (
+            torch.pdist(collapsed(noise)).mean() < 1e-5 < 0.5 < torch.pdist(healthy(noise)).mean()
+        )
