@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fallline.triage import meaning
+from fallline.triage import meaning, mirror
+from fallline.triage.answer import answer
 from fallline.triage.claim import claims
 
 
@@ -59,3 +60,30 @@ def test_the_table_is_small_and_says_where_it_is_from() -> None:
     home = Path(meaning.__file__).parent
     assert (home / "meaning.bin").stat().st_size < 6_000_000
     assert "Apache License" in (home / "meaning.LICENSE").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("training loss goes down but validation loss goes up", {"training loss down", "held-out loss up"}),
+        ("my val loss is lower than my train loss", {"held-out better"}),
+        ("training accuracy is much higher than validation accuracy", {"training better"}),
+        ("validation loss goes up and down", set()),
+        ("the training loss does not decrease", set()),
+    ],
+)  # fmt: skip
+def test_what_the_curves_do_is_read(text: str, says: set[str]) -> None:
+    assert mirror.told(text) == says
+
+
+@pytest.mark.parametrize(
+    ("asked", "never"),
+    [
+        ("training accuracy is much higher than validation accuracy", "validation-better-than-training"),
+        ("validation loss goes down but training loss goes up", "validation-loss-never-falls"),
+        ("validation loss is lower than training loss", "validation-loss-much-higher"),
+        ("training loss falls and validation loss rises", "training-loss-rises"),
+    ],
+)  # fmt: skip
+def test_a_mirror_image_is_no_answer(asked: str, never: str) -> None:
+    assert never not in answer(asked).reply.claims

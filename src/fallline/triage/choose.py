@@ -15,6 +15,8 @@ from fallline.triage.frame import Agreement, Frame, agreement, related
 from fallline.triage.kept import kept
 from fallline.triage.meaning import nearness
 from fallline.triage.messages import error_at, found, readings
+from fallline.triage.mirror import agreed
+from fallline.triage.mirror import told as told_of
 from fallline.triage.words import Said, root, spelled, tokens, tokens_each
 
 __all__ = ["Choice", "Chosen", "Nearest", "choose"]
@@ -41,6 +43,7 @@ _SPEAKS, _ABOUT, _UNEXPLAINED = (
     0.25,
     0.17,
 )  # the share of the question's words that the claim uses itself, in its wordings and in its answer; the share of the claim's subject that the question names; and each sign of the question that the claim never speaks of
+_COURSE = 0.6  # and each thing that both say of the curves of training and of held-out data
 _SILENT = 0.26  # a claim that speaks of less than this, neither in the title nor in all of it, answers something else; of a long story less is enough, the more it sounds like it
 _UNHEARD = 3.0  # the weight of a word that no claim uses: it may well be what the question is about
 _HEARD = (
@@ -267,6 +270,7 @@ def choose(
     like = _alike(prose, parts)
     asked = [_weighed(prose.strip().partition("\n")[0]), _weighed(prose)]
     said = spelled(tokens(prose))
+    course = told_of(prose)
     ranked: list[Chosen] = []
     for n, claim in enumerate(claims()):
         logged = _shown(claim, facts, said)
@@ -283,6 +287,9 @@ def choose(
             heard = like.get(n, 0.0)
             if speaks < _SILENT * (1 - heard / 3) and heard < _ALONE and not shown:
                 continue
+            same = agreed(n, course)
+            if same is None and not shown:
+                continue  # a mirror image of what was asked
             if spent(claim) and not told and claim.code not in shapes:
                 continue
             named = _gate(claim, parts)
@@ -291,6 +298,7 @@ def choose(
             if looked and claim.code and not shown:
                 continue
             score += _ROUTED if claim.specialist in specialists[:1] else 0.0
+            score += 0.0 if told else _COURSE * (same or 0)
             seen = claim.code in shapes
             gated = claim.when is None or named
             rank = score if told else score + _SPEAKS * speaks  # a message decides by itself
