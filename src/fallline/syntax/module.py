@@ -87,10 +87,10 @@ class Module:
 
     def enclosing(self, node: ast.AST, *kinds: type[Node]) -> Node | None:
         """The nearest node around this one of one of these types."""
-        up = getattr(node, "parent", None)
+        up: Any = getattr(node, "parent", None)
         while up is not None and not isinstance(up, kinds):  # hot: no generator here
-            up = getattr(up, "parent", None)
-        return up
+            up = up.parent
+        return up  # type: ignore[no-any-return]
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement this node is part of."""

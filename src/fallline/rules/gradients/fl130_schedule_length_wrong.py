@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from statistics import median
 from typing import Any
 
 from fallline.finding import Finding, Severity
@@ -142,6 +141,8 @@ class ScheduleLengthWrong(Rule):
             if rank is None or rank.status not in {"finished", "exit 0"}:
                 continue
             updates = int(track.totals.get("updates", len(track.rows)))
+            from statistics import median  # for start-up: only a run needs it
+
             window = median([row.micro_batches for row in track.rows])
             for entry in rank.meta.get("schedules") or ():
                 length = entry.get("length")
