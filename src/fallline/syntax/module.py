@@ -90,7 +90,7 @@ class Module:
         up: Any = getattr(node, "parent", None)
         while up is not None and not isinstance(up, kinds):  # hot: no generator here
             up = up.parent
-        return up  # type: ignore[no-any-return]
+        return up
 
     def statement(self, node: ast.AST) -> ast.stmt:
         """The statement this node is part of."""
