@@ -46,9 +46,7 @@ _SPEAKS, _ABOUT, _UNEXPLAINED = (
 _COURSE = 0.6  # and each thing that both say of the curves of training and of held-out data
 _SILENT = 0.26  # a claim that speaks of less than this, neither in the title nor in all of it, answers something else; of a long story less is enough, the more it sounds like it
 _UNHEARD = 3.0  # the weight of a word that no claim uses: it may well be what the question is about
-_HEARD = (
-    0.14  # a question must sound a little like a claim: its words alone may be there by accident
-)
+_HEARD = 0.19  # a question must be a little like a claim: with less, nothing makes it sure enough
 _ALONE = 0.42  # what sounds this much like a question may use other words
 _ENOUGH = 0.62  # the least that answers
 _SECOND = 0.85  # a second claim is worth as much of the first's score
