@@ -42,6 +42,7 @@ def _maker(module: Module, loss: ast.expr) -> ast.Call | None:
         case _:
             return None
     bound = module.bindings(source.id, module.scope(source))
+    bound = [b for b in bound if not _averages(module, b, source.id)]
     if len(bound) != 1 or _changed(module, loss):
         return None
     target = bound[0]
@@ -53,6 +54,14 @@ def _maker(module: Module, loss: ast.expr) -> ast.Call | None:
             first, second = loops
             return made if first is not None and first is second else None
     return None
+
+
+def _averages(module: Module, binding: ast.AST, name: str) -> bool:
+    """`loss = loss.mean()`: over what the call gave, and over nothing else."""
+    match module.parent(binding):
+        case ast.Assign([_], ast.Call(ast.Attribute(ast.Name(of), "mean" | "float"), [])):
+            return of == name
+    return False
 
 
 def _changed(module: Module, loss: ast.expr) -> bool:

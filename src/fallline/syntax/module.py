@@ -380,6 +380,7 @@ class Module:
             b
             in {
                 "torch.nn.Module",
+                "torch.optim.swa_utils.AveragedModel",
                 "lightning.LightningModule",
                 "pytorch_lightning.LightningModule",
                 "lightning.pytorch.LightningModule",

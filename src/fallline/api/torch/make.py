@@ -23,10 +23,12 @@ from fallline.api.values import (
 )
 from fallline.events import Replace
 from fallline.syntax import Module
+from fallline.syntax.classes import find_method
 from fallline.syntax.modes import layer_has_mode
 from fallline.syntax.nodes import below
 
 __all__ = [
+    "batches_of",
     "criterion",
     "dataset",
     "enabled_of",
@@ -253,7 +255,8 @@ def loader(paper: Paper, call: Call) -> Thing:
 
 def set_up_loader(paper: Paper, thing: Thing, call: Call) -> None:
     """What a loader was made of: its sampler, whether it shuffles, how many batches it gives."""
-    sampler = paper.settled(call.arg(None, "sampler") or call.arg(None, "batch_sampler") or NONE)
+    given = call.arg(None, "sampler") or call.arg(None, "batch_sampler") or NONE
+    sampler = _innermost(paper, paper.settled(given))
     if isinstance(sampler, Thing):
         thing.attrs["sampler"] = sampler
         thing.facts["sampler"] = sampler.id
@@ -302,6 +305,23 @@ def dataset(paper: Paper, call: Call) -> Thing:
     if lengths and lengths[0] is not None:
         thing.facts["length"] = lengths[0]
     return thing
+
+
+def _innermost(paper: Paper, value: Value) -> Value:
+    """The sampler whose order it is: one of the project's own that groups what another one gives keeps that one, unless it knows its epoch itself."""
+    if isinstance(value, Thing) and value.kind == "object":
+        if value.cls is None or find_method(*value.cls, "set_epoch") is not None:
+            return value
+        held = [paper.settled(part) for part in value.attrs.values()]
+        match [h for h in held if isinstance(h, Thing) and h.kind == "sampler"]:
+            case [inner]:
+                return inner
+    return value
+
+
+def batches_of(paper: Paper, call: Call) -> Value:
+    """`BatchSampler(sampler, batch_size, drop_last)`: the order is that of the sampler."""
+    return paper.settled(call.arg(0, "sampler") or Unknown())
 
 
 def sampler(paper: Paper, call: Call) -> Thing:

@@ -29,6 +29,11 @@ _SAMPLES = re.compile(r"sampler$")
 _LOADS = re.compile(r"loader", re.IGNORECASE)
 
 
+# A test of the sampler itself; not an option that is called after one: `args.ra_sampler`.
+_OPTIONS = r"(self\.)?(args|cfg|config|opts?|hparams|FLAGS)"
+_ASKS = re.compile(rf"^(?!{_OPTIONS}\.[\w.]* is |hasattr\({_OPTIONS}, ).*sampler")
+
+
 class SamplerEpochMissing(Rule):
     code = "FL303"
     name = "sampler-epoch-missing"
@@ -52,7 +57,7 @@ for epoch in range(epochs):
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         # `if isinstance(loader.sampler, DistributedSampler): set_epoch` is a switch that may not go with the sampler
-        if trace.hides("epoch") or any("sampler" in setting for setting in trace.settings):
+        if trace.hides("epoch") or any(_ASKS.search(setting) for setting in trace.settings):
             return
         for sampler in trace.objects_of(Sampler):
             if not _shuffles(sampler) or sampler.at is None:
