@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
+from fallline import api
 from fallline.api import gradients, tensors
 from fallline.api.values import (
     Bound,
@@ -76,7 +77,7 @@ def attribute(machine: Machine, found: Value, name: str, node: ast.AST) -> Value
 
 def _external_attribute(machine: Machine, value: External, name: str) -> Value:
     dotted = f"{value.name}.{name}"
-    if not dotted.startswith(("torch.", "builtins.")):
+    if not dotted.startswith(("torch.", "builtins.")) and api.function(dotted) is None:
         found = machine.project.find(dotted, machine.module)
         if found is not None:
             return defined(machine, *found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 
+from fallline import api
 from fallline.api.values import Class, External, Function, Unknown, Value
 from fallline.reader.machine import Machine
 from fallline.syntax import Module
@@ -38,7 +39,9 @@ def find(machine: Machine, module: Module, name: str) -> Value:
 
 
 def imported(machine: Machine, module: Module, dotted: str) -> Value:
-    """What an imported dotted name means: something of the project, or external."""
+    """What an imported dotted name means: something of the project, or external. What is known of a library holds in its own repository too."""
+    if api.function(dotted) is not None:
+        return External(dotted)
     found = machine.project.find(dotted, module)
     return defined(machine, *found) if found is not None else External(dotted)
 
