@@ -29,7 +29,7 @@ __all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
 
 _TRIES = re.compile(r"_*((test|try|check)_\w+|(demo|example|smoke|sanity)(_\w*)?)$")
 SECONDS_PER_FILE = (
-    10.0  # of processor time: what is found must not depend on how busy the machine is
+    9.0  # of processor time: what is found must not depend on how busy the machine is
 )
 
 
