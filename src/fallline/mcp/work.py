@@ -45,7 +45,7 @@ from fallline.runs.store import rank_files
 from fallline.specialists import SPECIALISTS
 from fallline.triage.answer import answer
 from fallline.triage.evaluate import judge
-from fallline.triage.evidence import code_in, corrected, seen_in
+from fallline.triage.evidence import PASTED, corrected, gather, seen_in
 from fallline.triage.gathered import Gathered
 from fallline.triage.playbook import playbooks
 from fallline.verdict.project import read_paths
@@ -214,12 +214,10 @@ def ask(question: str, code: str, path: str, run: str, more: bool, root: Root) -
     evidence = Gathered([])
     shown: dict[str, str] = {}
     texts = [bounded(code, "the code")] if code.strip() else []
-    if not texts and not path:
-        texts = [text for _, text in code_in(question)]
+    if not texts and not path:  # a fragment pasted into a question need not be whole
+        evidence.add(gather(question))
     for text in texts:
         found = corrected(text, _SUBMITTED)
-        # a fragment pasted into a question need not be whole
-        found.findings = [f for f in found.findings if f.code != "FL000" or code.strip()]
         evidence.add(found)
     if path:
         checked = _of_file(path, root)
@@ -228,7 +226,7 @@ def ask(question: str, code: str, path: str, run: str, more: bool, root: Root) -
     if run:
         evidence.add(seen_in(*_of_run(run, root), run))
     reply = answer(question, evidence, run)
-    return AnswerObject.of(reply, {_SUBMITTED: "code", **shown}, more)
+    return AnswerObject.of(reply, {_SUBMITTED: "code", PASTED: "code", **shown}, more)
 
 
 def check_advice(text: str) -> list[ComplaintObject]:

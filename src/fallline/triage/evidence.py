@@ -19,18 +19,18 @@ from fallline.triage.pasted import cut_off, end_of_update, in_a_loop, printed, u
 if TYPE_CHECKING:
     from fallline.runs.series import Series
 
-__all__ = ["code_in", "corrected", "gather", "lines_back", "seen_in"]
+__all__ = ["PASTED", "code_in", "corrected", "gather", "lines_back", "seen_in"]
 
 _FENCE = re.compile(r"```(?:py|python|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
 _LARGEST = 2_000_000
-_PASTED = "<question>"
+PASTED = "<question>"
 
 
 def gather(question: str, code: Sequence[str] = (), run: str | None = None) -> Gathered:
     """The findings of all evidence, and the corrected code where the reader has certain fixes."""
     found = Gathered([])
     for path, text in [(path, _read(path)) for path in code] or code_in(question):
-        found.add(_excerpt(text) if path == _PASTED else corrected(text, path))
+        found.add(_excerpt(text) if path == PASTED else corrected(text, path))
     if run is not None:
         _of_run(Path(run), found)
     return found
@@ -40,12 +40,12 @@ def _excerpt(text: str) -> Gathered:
     """What is found in pasted code: a fragment is read as the inside of a loop, and one that stops before its step with the usual end."""
     end = end_of_update(text)
     whole = textwrap.dedent(text) + end if end else text
-    read = corrected(whole, _PASTED)
+    read = corrected(whole, PASTED)
     if not read.serious and (head := in_a_loop(whole)):
-        read = _inside(head, whole, _PASTED) or read
+        read = _inside(head, whole, PASTED) or read
     if end:  # the end is ours: what is found in it is not theirs, and a correction would show it
         last = text.count("\n") + 1
-        read = Gathered([f for f in read.findings if f.at.line <= last], read={_PASTED: text})
+        read = Gathered([f for f in read.findings if f.at.line <= last], read={PASTED: text})
     read.cut = cut_off(text)
     return read
 
@@ -57,7 +57,7 @@ def code_in(question: str) -> list[tuple[str, str]]:
     ]
     if not blocks and "```" not in question:
         blocks = [textwrap.dedent(unfenced(question))]
-    return [(_PASTED, "\n".join(blocks))] if any(blocks) else []
+    return [(PASTED, "\n".join(blocks))] if any(blocks) else []
 
 
 def corrected(text: str, path: str) -> Gathered:
@@ -66,11 +66,11 @@ def corrected(text: str, path: str) -> Gathered:
     from fallline.check.fixing import Fixer
     from fallline.verdict.project import read_paths
 
-    head = _assumed(text) if path == _PASTED else ""
+    head = _assumed(text) if path == PASTED else ""
     given = {path: (head + text).encode()}
     readings = read_paths([path], roots=[str(Path(path).parent)], given=given)
     found = [f for r in readings for f in r.findings]
-    if path == _PASTED or any(f.code != "FL000" and f.severity != "info" for f in found):
+    if path == PASTED or any(f.code != "FL000" and f.severity != "info" for f in found):
         found = [f for f in found if f.code != "FL000"]  # an indentation that was lost on the way
     fixer = Fixer(readings, lambda finding, sources: finding.severity != "info", ".", given, True)
     fixer.run()
