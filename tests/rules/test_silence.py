@@ -162,8 +162,15 @@ def test_a_loss_that_is_looked_up_by_name_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_package_that_others_install_is_used_by_them(tmp_path: Path) -> None:
-    (tmp_path / "pyproject.toml").write_text('[build-system]\nbuild-backend = "hatchling.build"\n')
+    built = '[build-system]\nbuild-backend = "hatchling.build"\n\n[project]\nname = "margins"\n'
+    (tmp_path / "pyproject.toml").write_text(built + 'classifiers = ["Typing :: Typed"]\n')
     assert severities(tmp_path, "from losses import MarginLoss\n") == {7: "warning", 12: "warning"}
+    (tmp_path / "pyproject.toml").write_text(built)
+    (tmp_path / "README.md").write_text("Run `pip install margins`.\n")
+    assert severities(tmp_path, "from losses import MarginLoss\n") == {7: "warning", 12: "warning"}
+    # installed in place, for its own scripts alone
+    (tmp_path / "README.md").write_text("Run `pip install -e .`, then `python main.py`.\n")
+    assert severities(tmp_path, "from losses import MarginLoss\n") == {7: "info", 12: "info"}
 
 
 def test_a_class_that_only_dead_code_uses_is_noted_only(tmp_path: Path) -> None:

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from fallline.check import baseline, notebook
+from fallline.check.borrowed import Borrowed
+from fallline.check.copies import once
 from fallline.check.discovery import Problem, excluded
+from fallline.check.on_purpose import noted_if_meant
 from fallline.check.settings import Settings
 from fallline.check.sources import Sources
 from fallline.check.suppress import silenced
@@ -62,7 +65,9 @@ class Sift:
 
     def remaining(self, findings: Iterable[Finding], sources: Sources) -> list[Finding]:
         """The settled findings that no comment silences and the baseline does not know."""
-        return self._loud(self.settled(findings), sources)
+        borrowed = Borrowed(self.settings.root, self.files)
+        loud = self._loud(self.settled(findings), sources)
+        return once([noted_if_meant(borrowed.noted(f), sources) for f in loud], sources)
 
     def _loud(self, findings: Sequence[Finding], sources: Sources) -> list[Finding]:
         loud = [f for f in findings if not silenced(f, sources.text(f.at.path))]

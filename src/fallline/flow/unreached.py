@@ -24,6 +24,8 @@ _BY_NAME = re.compile(
 _BY_PATH = ("import_module", "__import__", "pkgutil")  # every file of a folder, perhaps
 _COMMENT = re.compile(r"(?m)#.*$")
 _INSTALLS = re.compile(r"find_(namespace_)?packages|\b(packages|py_modules)\s*=")
+_NAMED = re.compile(r"\bname\s*=\s*[\"']([\w.-]+)[\"']")
+_OFFERED = re.compile(r"\b(classifiers|project_urls|long_description|keywords)\b|\[project\.urls\]")
 _DEEPEST = 5
 _MOST = 24  # files that are looked into
 
@@ -69,10 +71,18 @@ def _published(module: Module) -> bool:
     """The project is installed by others, who use what they like."""
     project = module.project
     assert project is not None
-    if project.writes(module, "build-backend", code=False):
+    setups = [t for path, t in project.naming(module, "setup(") if path.endswith("setup.py")]
+    built = [t for t in project.writes(module, "build-backend", code=False)]
+    if not built and not any(_INSTALLS.search(text) for text in setups):
+        return False
+    # a project that installs itself in place for its own scripts is not for others
+    names = {name for text in (*built, *setups) for name in _NAMED.findall(text)}
+    if any(_OFFERED.search(text) for text in (*built, *setups)):
         return True
-    setups = (text for path, text in project.naming(module, "setup(") if path.endswith("setup.py"))
-    return any(_INSTALLS.search(text) for text in setups)
+    told = project.writes(module, "pip install", code=False)
+    return any(
+        re.search(rf"pip3? install (-\S+ )*{re.escape(n)}\b", text) for n in names for text in told
+    )
 
 
 def _begins(module: Module) -> bool:

@@ -125,7 +125,7 @@ def _range(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
     if not 0 < len(bounds) < 4:
         return Stream("once", lambda i: Unknown(), 1)  # `range()`: it would fail
     numbers = [_bound(machine, b, len(bounds) == 3) for b in bounds]
-    if any(n is None for n in numbers):
+    if any(n is None for n in numbers) or not 1 <= len(numbers) <= 3:  # `range(*bounds)`
         if len(bounds) == 1 and isinstance(bounds[0], Unknown) and bounds[0].hint:
             machine.counts.ranges[bounds[0].hint] = machine.loops.length
         return Stream("many", lambda i: Const(i, True))

@@ -28,9 +28,15 @@ _LARGE = 1_000_000  # code of this size is data, and not searched for newer gram
 # What course material leaves open: `x = <YOUR CODE>`, `x = # your code`, `f(x, ?)`, `def forward(self, ...)`. No
 # expression begins with `<`.
 _BLANK = re.compile(
-    r"(^|[=(,:]|\b(return|in))\s*<[^<>]*>|<\s*(\.\.\.|[a-z_][^<>=]*)>|=\s*#|[(,]\s*\?+\s*[,)]"
+    r"(^|[=(,:]|\b(return|in))\s*<[^<>]*>|<\s*(\.\.\.|[a-z_][^<>=]*)>|=\s*(#|[,)]|$)|[(,]\s*\?+\s*[,)]"
     r"|#.*\b(your[ _](code|solution|answer)|todo)\b|\bdef \w+\([^)]*\.\.\.",
     re.IGNORECASE,
+)
+
+# A line that Python 2 could read, or a Python before `async` was a keyword: `print x`, `except A, e:`, `x.cuda(async=True)`.
+_OLD = re.compile(
+    r"^\s*print\s+[^\s=(.\[,)]|^\s*print\s*>>|^\s*exec\s+['\"\w]|^\s*except\b[^:#]*,\s*\w+\s*:|^\s*raise\s+[\w.]+\s*,"
+    r"|[(,]\s*async\s*=|<>|`[^`]+`|\b0[0-7]+\b|\b\d+L\b|\bur['\"]"
 )
 
 
@@ -38,6 +44,7 @@ class UnreadableError(Exception):
     """The file, or a cell of it, cannot be read or parsed; carries where and why in words.
 
     `blank`: it stops at a place that was left open on purpose, for somebody to fill in. `indented`: at an indentation.
+    `old`: at a line that an older Python could read.
     """
 
     def __init__(
@@ -48,6 +55,7 @@ class UnreadableError(Exception):
         *,
         blank: bool = False,
         indented: bool = False,
+        old: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -55,6 +63,7 @@ class UnreadableError(Exception):
         self.column = max(1, column)
         self.blank = blank
         self.indented = indented
+        self.old = old
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,8 @@ def _parse(text: str, path: str = "") -> ast.Module:
             error.offset or 1,
             blank=any(map(_BLANK.search, around)),
             indented=isinstance(error, IndentationError),
+            old=isinstance(error, TabError)
+            or _OLD.search("".join(text.split("\n")[line - 1 : line])) is not None,
         ) from None
     except (RecursionError, MemoryError):
         raise UnreadableError("the code is nested too deeply to be parsed") from None

@@ -325,12 +325,14 @@ def failure(what: str, path: str, error: Exception) -> str:
 
 
 def unreadable(path: str, error: UnreadableError) -> Finding:
-    """FL000: the file, or a cell of it, cannot be read or parsed. A blank left for others to fill in is a note."""
+    """FL000: the file, or a cell of it, cannot be read or parsed. A note where it was left open for others, or is for an older Python."""
+    why = ", at a blank to fill in" if error.blank else "; it is written for an older Python"
+    known = error.blank or error.old
     return Finding(
         "FL000",
         "unreadable",
-        Severity.INFO if error.blank else Severity.ERROR,
-        f"{error.message}, at a blank to fill in" if error.blank else error.message,
+        Severity.INFO if known else Severity.ERROR,
+        f"{error.message}{why if known else ''}",
         Location(path, error.line, error.column),
     )
 

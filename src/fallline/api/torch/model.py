@@ -199,9 +199,9 @@ _ASKS = re.compile(r"\.requires_grad_\((True)?\)|\.requires_grad\s*=\s*True|\ben
 
 @once
 def _asks_for_gradients(module: Module, at: ast.AST) -> bool:
-    """The function around a pass turns gradients on by hand: for an input, or inside what is evaluated without them."""
-    function = module.function(at)
-    return function is not None and _ASKS.search(module.segment(function)) is not None
+    """The function around a pass, or the `with` of a script, turns gradients on by hand: for an input, or inside what is evaluated without them."""
+    around = module.function(at) or module.enclosing(at, ast.With)
+    return around is not None and _ASKS.search(module.segment(around)) is not None
 
 
 def _records(paper: Paper, model: Thing, given: Tensor, at: ast.AST) -> bool | None:
