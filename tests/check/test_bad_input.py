@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_read(
     assert ran.status == 1
     assert codes(ran, "bad.py") == ["FL000"] and codes(ran, "good.py") == ["FL803"]
     for style in ("full", "concise", "github", "sarif"):
-        again = fallline("check", ".", "--output-format", style, "--explain")
+        again = fallline("check", ".", "--output-format", style, "--explain", "--show-notes")
         assert again.status == 1 and "bad.py" in again.out
 
 

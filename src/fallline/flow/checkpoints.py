@@ -37,6 +37,9 @@ _ROLE_OF_KEY = (
     ("optimizer", re.compile(r"optim|(^|_)opt($|_|[a-z]?$)", re.IGNORECASE)),
     ("counter", re.compile(r"^(?!best_).*(epoch|step|(^|_)iter|itr)", re.IGNORECASE)),
 )
+_WEIGHTS = re.compile(
+    r"(?i)state|param|weight|(?:model|net|policy|actor|critic|generator|discriminator|encoder|decoder|agent|student|teacher|ema)s?\d*$"
+)
 _OPTIMIZER_NAME = re.compile(r"optim|(^|_)opt($|_)", re.IGNORECASE)
 _SCHEDULER_NAME = re.compile(r"sched", re.IGNORECASE)
 _IS_OPTIMIZER = re.compile(r"optim(izer)?(_\w+)?|\w+_optim(izer)?|optimizer[A-Z]\w*")
@@ -88,6 +91,11 @@ class Saved:
         # `g_optim` beside `d_optim` in one function: each name is its own object's
         anybody = {None, name, *(given if name not in given else ())}
         return any(state_of(v) in anybody or name in written(v) for v in same)
+
+    def has_weights(self) -> bool:
+        """Something in it is a model: answers that were recorded at some step are not to be gone on from."""
+        said = [f"{key} {ast.unparse(value)}" for key, value in self.entries.items()]
+        return any(_WEIGHTS.search(word) for text in said for word in re.findall(r"\w+", text))
 
     def _parameters(self) -> set[str]:
         """What the saving function is given: its names are not the caller's."""

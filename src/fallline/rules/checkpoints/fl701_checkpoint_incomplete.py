@@ -316,7 +316,8 @@ for epoch in range(10):
             fleeting = _made_for_one_epoch(module, one)
             part = _name(one)
             continued = _CONTINUES.search(module.source.text)
-            matters = continued and (fleeting or not _only_a_scale([part]))
+            # what is made anew in every epoch has nothing to go on with: a warm-up of the first one
+            matters = continued and not fleeting and not _only_a_scale([part])
             yield self.finding(
                 module.location(fleeting or concerned[0].call),
                 f"{part[0].upper()}{part[1:]} is created again in every epoch and is in no checkpoint, so its state is lost each time. Make it once, and save its state."
@@ -375,6 +376,8 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
             match node:
                 case ast.Subscript(slice=ast.Constant(str())):
                     return False  # copied from another checkpoint: a converter
+    if "optimizer" not in roles and not saved.has_weights():
+        return False
     if roles & {"optimizer", "counter"}:
         return True
     for keys in (loaded.restored() for loaded in loads(module)):
