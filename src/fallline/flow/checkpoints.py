@@ -94,8 +94,8 @@ class Saved:
 
     def has_weights(self) -> bool:
         """Something in it is a model: answers that were recorded at some step are not to be gone on from."""
-        said = [f"{key} {ast.unparse(value)}" for key, value in self.entries.items()]
-        return any(_WEIGHTS.search(word) for text in said for word in re.findall(r"\w+", text))
+        said = " ".join(f"{key} {ast.unparse(value)}" for key, value in self.entries.items())
+        return any(map(_WEIGHTS.search, re.findall(r"\w+", said)))
 
     def _parameters(self) -> set[str]:
         """What the saving function is given: its names are not the caller's."""
@@ -370,9 +370,20 @@ def _needs_state(module: Module, scheduler: ast.expr, told: bool) -> bool:
     told = told or _is_placed(module, scheduler)
     constructor = _constructor(module, scheduler)
     if constructor is None:
-        return not told
+        return not told and not _placed_in_each(module, scheduler)
     call, name = constructor
-    return name == _PLATEAU or not (told or Module.argument(call, None, "last_epoch") is not None)
+    return name == _PLATEAU or not (told or _placed_by(call))
+
+
+def _placed_in_each(module: Module, scheduler: ast.expr) -> bool:
+    made = [a for a in module.all(ast.Assign) if any(same(t, scheduler) for t in a.targets)]
+    return bool(made) and all(isinstance(a.value, ast.Call) and _placed_by(a.value) for a in made)
+
+
+def _placed_by(call: ast.Call) -> bool:
+    """`StepLR(optimizer, 10, last_epoch=start - 1)`, `StepLR(optimizer, 10, 0.1, last_epoch - 1)`."""
+    given = {n.id for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name)}
+    return "last_epoch" in given | {k.arg for k in call.keywords}
 
 
 def _is_placed(module: Module, scheduler: ast.expr) -> bool:
