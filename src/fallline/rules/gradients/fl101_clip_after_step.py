@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fallline.events import Clip, Step, Trace, misdirected, owners, position
+from fallline.events import Backward, Clip, Step, Trace, ZeroGrad, misdirected, owners, position
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import moved_before_step
@@ -157,6 +157,9 @@ optimizer.step()
 def _step_before(trace: Trace, clip: Clip) -> Step | None:
     """The step that used the gradients before this clip, for every optimizer the clip is about."""
     steps: list[Step] = []
+    following = trace.after(clip).of(Backward, Step, ZeroGrad).first
+    if isinstance(following, Step) and _may_use(trace, following, clip):
+        return None  # that step is meant; in this setting there was nothing to go backward through
     for optimizer in owners(trace, clip):
         where, step = position(trace, clip, optimizer)
         if where in ("fresh", "unknown") or (step is not None and step.closure):
@@ -164,3 +167,8 @@ def _step_before(trace: Trace, clip: Clip) -> Step | None:
         if step is not None:
             steps.append(step)
     return max(steps, key=lambda e: e.order, default=None)
+
+
+def _may_use(trace: Trace, step: Step, clip: Clip) -> bool:
+    held = step.parameters or trace.held_by(step.optimizer)
+    return not held or not clip.parameters or not held.isdisjoint(clip.parameters)
