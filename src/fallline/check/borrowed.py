@@ -58,7 +58,8 @@ class Borrowed:
 
     def _foreign(self, folder: str) -> bool:
         name = os.path.basename(folder).lower()
-        if name in _NAMES:
+        # as an archive of a repository is called when it is unpacked
+        if name in _NAMES or re.search(r"[-_](master|main)$", name):
             return True
         if name in _PACKAGES and os.path.isfile(os.path.join(folder, "__init__.py")):
             return name not in os.path.basename(self._root).lower()
