@@ -204,12 +204,25 @@ class Trace:
         owner = self.optimizer(optimizer)
         if owner is None:
             return True
-        if event.order < owner.born:
+        if event.order < owner.born or event.order >= self._gone.get(owner.id, len(self.events)):
             return False
         held, touched = owner.parameters, event.parameters
         if not held or not touched or isinstance(event, Step):
             return True
         return not held.isdisjoint(touched)
+
+    @cached_property
+    def _gone(self) -> dict[str, int]:
+        """Optimizers that are made anew at the same place, for the next fold or task, and never touched again: from when on."""
+        last = {e.optimizer: e.order for e in self.events if e.optimizer is not None}
+        made = [o for o in self.objects.values() if isinstance(o, Optimizer) and o.at is not None]
+        gone: dict[str, int] = {}
+        for one in made:
+            later = (o.born for o in made if o.at == one.at and o.born > one.born)
+            born = min(later, default=None)
+            if born is not None and one.born < last.get(one.id, born) < born:
+                gone[one.id] = born
+        return gone
 
 
 def _until_backward(events: Iterable[Event]) -> Iterator[Event]:
