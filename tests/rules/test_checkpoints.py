@@ -62,7 +62,8 @@ def saves(
     [
         (saves(MODEL, "'epoch': epoch"), Severity.INFO),  # nobody is seen to resume
         (saves(MODEL, "'epoch': epoch") + "# to resume needs more\n", Severity.INFO),
-        (saves(MODEL, "'epoch': epoch") + "resume = True\n", Severity.WARNING),
+        (saves(MODEL, "'epoch': epoch") + "resume = True\n", Severity.INFO),  # of what?
+        (saves(MODEL, "'epoch': epoch") + "resume = torch.load('a.pt')\n", Severity.WARNING),
         (saves(MODEL, OPTIMIZER, "'epoch': epoch"), Severity.INFO),  # nobody restores it
         (saves(MODEL, OPTIMIZER, "'epoch': epoch") + RESTORES, Severity.WARNING),
         (saves(MODEL, OPTIMIZER, SCHEDULER) + RESTORES, Severity.WARNING),  # which epoch?

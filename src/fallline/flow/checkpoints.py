@@ -37,9 +37,6 @@ _ROLE_OF_KEY = (
     ("optimizer", re.compile(r"optim|(^|_)opt($|_|[a-z]?$)", re.IGNORECASE)),
     ("counter", re.compile(r"^(?!best_).*(epoch|step|(^|_)iter|itr)", re.IGNORECASE)),
 )
-_WEIGHTS = re.compile(
-    r"(?i)state|param|weight|(?:model|net|policy|actor|critic|generator|discriminator|encoder|decoder|agent|student|teacher|ema)s?\d*$"
-)
 _OPTIMIZER_NAME = re.compile(r"optim|(^|_)opt($|_)", re.IGNORECASE)
 _SCHEDULER_NAME = re.compile(r"sched", re.IGNORECASE)
 _IS_OPTIMIZER = re.compile(r"optim(izer)?(_\w+)?|\w+_optim(izer)?|optimizer[A-Z]\w*")
@@ -91,11 +88,6 @@ class Saved:
         # `g_optim` beside `d_optim` in one function: each name is its own object's
         anybody = {None, name, *(given if name not in given else ())}
         return any(state_of(v) in anybody or name in written(v) for v in same)
-
-    def has_weights(self) -> bool:
-        """Something in it is a model: answers that were recorded at some step are not to be gone on from."""
-        said = " ".join(f"{key} {ast.unparse(value)}" for key, value in self.entries.items())
-        return any(map(_WEIGHTS.search, re.findall(r"\w+", said)))
 
     def _parameters(self) -> set[str]:
         """What the saving function is given: its names are not the caller's."""
@@ -370,20 +362,24 @@ def _needs_state(module: Module, scheduler: ast.expr, told: bool) -> bool:
     told = told or _is_placed(module, scheduler)
     constructor = _constructor(module, scheduler)
     if constructor is None:
-        return not told and not _placed_in_each(module, scheduler)
+        return not told and not _is_stateless(module, scheduler)
     call, name = constructor
     return name == _PLATEAU or not (told or _placed_by(call))
 
 
-def _placed_in_each(module: Module, scheduler: ast.expr) -> bool:
-    made = [a for a in module.all(ast.Assign) if any(same(t, scheduler) for t in a.targets)]
-    return bool(made) and all(isinstance(a.value, ast.Call) and _placed_by(a.value) for a in made)
+def _is_stateless(module: Module, scheduler: ast.expr) -> bool:
+    """Wherever something of its name is made, in this file, it is told where it is."""
+    made = [a.value for a in module.all(ast.Assign) if any(same(t, scheduler) for t in a.targets)]
+    calls = [v for v in made if isinstance(v, ast.Call)]
+    return bool(calls) and all(_placed_by(v) for v in calls)
 
 
 def _placed_by(call: ast.Call) -> bool:
-    """`StepLR(optimizer, 10, last_epoch=start - 1)`, `StepLR(optimizer, 10, 0.1, last_epoch - 1)`."""
+    """`StepLR(optimizer, 10, 0.1, last_epoch - 1)`; `ExponentialLR` multiplies the rate, which the optimizer keeps."""
     given = {n.id for a in call.args for n in ast.walk(a) if isinstance(n, ast.Name)}
-    return "last_epoch" in given | {k.arg for k in call.keywords}
+    return last_name(call) == "ExponentialLR" or "last_epoch" in given | {
+        k.arg for k in call.keywords
+    }
 
 
 def _is_placed(module: Module, scheduler: ast.expr) -> bool:

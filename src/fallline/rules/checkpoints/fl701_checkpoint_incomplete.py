@@ -22,16 +22,12 @@ from fallline.flow.checkpoints import (
 )
 from fallline.flow.handed import handed_saves, keepers
 from fallline.flow.held import concerns, handed_over, held, uncalled
+from fallline.flow.resumed import has_weights, only_evaluated, restored_somewhere, resumed
 from fallline.rule import Rule
 from fallline.syntax import Module
 from fallline.syntax.nodes import written
 
 _CONTINUES = re.compile(r"resum|restor", re.IGNORECASE)
-# Whoever goes on has to know where: `start_epoch`, `global_step`.
-_GOES_ON = re.compile(
-    r"resum|restor|continu|restart|(start|begin|init|last|initial|global|from)_?(epoch|step|iter)",
-    re.IGNORECASE,
-)
 _NAMES = {"optimizer": "the optimizer", "scheduler": "the scheduler", "scaler": "the GradScaler"}
 _OF_APEX = "the loss scale that apex's amp keeps"
 # These save everything by themselves; a torch.save next to them is for something else.
@@ -41,9 +37,6 @@ _COMPLETE = (
     b"TorchCheckpointEngine",
     b"fallline.save_checkpoint",
 )
-
-
-_RESTORES = re.compile(r"(?i)opt\w*(\[\w+\])?\.load_state_dict\(")
 
 
 class CheckpointIncomplete(Rule):
@@ -376,7 +369,7 @@ def _for_resuming(module: Module, saved: Saved, roles: set[str]) -> bool:
             match node:
                 case ast.Subscript(slice=ast.Constant(str())):
                     return False  # copied from another checkpoint: a converter
-    if "optimizer" not in roles and not saved.has_weights():
+    if "optimizer" not in roles and not has_weights(saved):
         return False
     if roles & {"optimizer", "counter"}:
         return True
@@ -393,22 +386,15 @@ def _matters(module: Module, saved: Saved, used: list[Used], missing: list[str])
         return False
     if _at_the_end(module, saved, used):
         return False
-    if _resumed(module, saved):
+    if resumed(module, saved):
         return True
-    if "optimizer" not in saved.roles() or _only_evaluated(module, saved):
+    if "optimizer" not in saved.roles() or only_evaluated(module, saved):
         return False
-    return _restores(module)
+    return restored_somewhere(module)
 
 
 def _only_a_scale(missing: list[str]) -> bool:
     return missing in ([_NAMES["scaler"]], [_OF_APEX])
-
-
-def _restores(module: Module) -> bool:
-    """Somebody in this file or folder restores an optimizer and continues; else the file is only written, or read to test the best model."""
-    beside = module.project.beside(module, b"load_state_dict") if module.project else []
-    restoring = [m.source.text for m in (module, *beside) if _RESTORES.search(m.source.text)]
-    return any(map(_GOES_ON.search, restoring))
 
 
 def _has_beside(module: Module, call: ast.Call, role: str) -> bool:
@@ -459,26 +445,6 @@ def _first_weights(saved: Saved) -> bool:
     loops = [n for n in module.all(ast.For) if module.function(n) is home and not module.in_loop(n)]
     epochs = [n for n in loops if _EPOCHS.search(written(n.target))]
     return bool(epochs) and all(call.lineno < loop.lineno for loop in epochs)
-
-
-def _only_evaluated(module: Module, saved: Saved) -> bool:
-    """The program itself reads the file again, and takes nothing but the weights: the best model of a run, to test it."""
-    reading = [
-        loaded
-        for loaded in loads(module)
-        if not loaded.escapes and loaded.keys and loaded.keys.keys() <= saved.entries.keys()
-    ]
-    restored = {role_of_key(key) for loaded in reading for key in loaded.restored()}
-    return bool(reading) and not restored & {"optimizer", "counter"}
-
-
-def _resumed(module: Module, saved: Saved) -> bool:
-    """Someone is seen to continue from it. An epoch in a file of weights may only say which one they are of."""
-    return re.search(r"(?im)^[^#\n]*resum", module.source.text) is not None or any(
-        loaded.restored().keys() & saved.entries.keys()
-        and "counter" in {role_of_key(k) for k in loaded.restored()}
-        for loaded in loads(module)
-    )
 
 
 def _numbered(saved: Saved) -> bool:

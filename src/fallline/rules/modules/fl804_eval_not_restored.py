@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fallline.events import Forward, Mode, Step, Trace
 from fallline.finding import Finding, Severity
@@ -263,6 +264,7 @@ for epoch in range(2):
         suspects: dict[
             str, Mode
         ] = {}  # model → the eval() under which a forward reached a backward
+        own: set[str] = set()  # those whose eval() the function that trains them begins with
         for event in trace.of(Mode, Forward, Step):
             match event:
                 case Mode(model=str(owner), mode="eval") if not event.chosen:
@@ -284,9 +286,12 @@ for epoch in range(2):
                         # eval() before the loop may be a choice, unless it was called for an evaluation there
                         if model in trained or model in evaluated:
                             suspects[model] = evaluating[model]
+                            if model not in trained and _is_own(evaluating[model], event):
+                                own.add(model)
                 case Step():
                     for model in [m for m in suspects if _steps(trace, event, m)]:
-                        yield self._not_restored(trace, suspects.pop(model), model, event)
+                        found = self._not_restored(trace, suspects.pop(model), model, event)
+                        yield replace(found, severity=Severity.INFO) if model in own else found
         yield from self._from_the_start(trace)
 
     def _from_the_start(self, trace: Trace) -> Iterator[Finding]:
@@ -350,6 +355,11 @@ for epoch in range(2):
             else Severity.WARNING,
             related={"step": step.at},
         )
+
+
+def _is_own(mode: Mode, forward: Forward) -> bool:
+    """`def train(...): model.eval()`, then the loop: a choice, even where the loop also looks at the model without gradients."""
+    return bool(mode.at.function) and mode.at.function == forward.at.function
 
 
 def _in_a_mode(module: Module, call: ast.AST) -> bool:
