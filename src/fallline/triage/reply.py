@@ -101,7 +101,8 @@ def compose(
     trains = _trains(question.text, evidence) or bool(evidence.findings or run)
     if chosen and chosen[0].claim.border and not trains:
         return Reply(chosen[0].claim.says, claims=[chosen[0].claim.id], ours=False)
-    strange = other_framework(question.text) or not ours
+    point = None if told or evidence.files else point_at(raw, question.prose, pasted)
+    strange = other_framework(question.text) or not (ours or point)
     if strange and not trains:
         elsewhere = other_framework(question.text) or scope(question.text) < 0.0
         if not elsewhere and (named := _of_names(raw, chosen, frame)) is not None:
@@ -110,7 +111,6 @@ def compose(
             return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
         near = scope(question.text) > 0.0
         return Reply(f"{NOT_OURS} {PERHAPS_OURS}" if near else NOT_OURS, ours=False)
-    point = None if told or evidence.files else point_at(raw, question.prose, pasted)
     if point is not None and not (
         evidence.serious and (shape.mine or _found_there(point, evidence))
     ):
