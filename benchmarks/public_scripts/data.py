@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from public_scripts.data_drawn import DRAWN
+from public_scripts.data_small import SMALL
 
 __all__ = ["WRITERS"]
 
@@ -290,4 +291,5 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "corpus": _corpus,
     "alpaca": _alpaca,
     **DRAWN,
+    **SMALL,
 }

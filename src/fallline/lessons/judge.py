@@ -61,9 +61,10 @@ def _without_gradient(listener: Listener) -> list[Observation]:
     if not policies.samples:
         return []
     called = [*learner.models, *((m, at) for held, at in policies.quiet if (m := held()))]
+    updated = learner.updated()
     for model, at in called:
         own = {id(p) for p in model.parameters() if p.requires_grad}
-        if own & learner.optimized() and learner.backwards and not own & learner.reached:
+        if own & updated and learner.backwards and not own & learner.reached:
             return [note("FL022", learner.loss_at or at, model=type(model).__name__)]
     if called and learner.error is not None and "does not require grad" in str(learner.error):
         model, at = called[0]

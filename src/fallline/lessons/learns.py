@@ -77,6 +77,7 @@ class Learner:
         self.optimizers: list[tuple[Optimizer, Location | None]] = []
         self.grown: list[_Grown] = []
         self.reached: set[int] = set()  # ids of parameters that got a gradient that is not zero
+        self._stepped: set[int] = set()  # ids of optimizers
         self.backwards = 0
         self.loss_at: Location | None = None
         self.error: BaseException | None = None
@@ -121,6 +122,9 @@ class Learner:
             }
         self._looked = []
 
+    def step_ends(self, optimizer: Optimizer) -> None:
+        self._stepped.add(id(optimizer))
+
     def failed(self, error: BaseException) -> None:
         self.error = error
 
@@ -131,6 +135,11 @@ class Learner:
 
     def optimized(self) -> set[int]:
         return {id(p) for o, _ in self.optimizers for g in o.param_groups for p in g["params"]}
+
+    def updated(self) -> set[int]:
+        """Of those, the ones whose turn has come: a critic may be trained for many updates before its actor."""
+        stepped = (o for o, _ in self.optimizers if id(o) in self._stepped)
+        return {id(p) for o in stepped for g in o.param_groups for p in g["params"]}
 
     def observations(self) -> list[Observation]:
         found: list[Observation] = []

@@ -167,6 +167,9 @@ class Listener:
     def optimizer_made(self, optimizer: Optimizer, at: Location | None) -> None:
         self.learner.optimizer(optimizer, at)
 
+    def step_ends(self, optimizer: Optimizer) -> None:
+        self.learner.step_ends(optimizer)
+
     def update_ends(self, number: int) -> None:
         self.updates = number
         self.policies.update_ends()

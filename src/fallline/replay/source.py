@@ -70,22 +70,20 @@ def enclosing(node: ast.AST) -> list[ast.AST]:
 def boundary_of(step: Event) -> Location | None:
     """The test that decides whether to step: around the step itself, else around the call that led to it."""
     for at in (step.at, *reversed(step.callers)):
-        found = _boundary(at.path, at.line, at.function)
+        found = _boundary(at.path, at.line, at.column, at.function)
         if found is not None:
             return found
     return None
 
 
 @lru_cache(maxsize=1024)
-def _boundary(path: str, line: int, function: str) -> Location | None:
+def _boundary(path: str, line: int, column: int, function: str) -> Location | None:
     statement = statement_at(path, line)
     if statement is None:
         return None
     tests: list[ast.If] = []
     for up in [statement, *enclosing(statement)]:
-        if isinstance(up, ast.If) and not (
-            up.test.lineno <= line <= (up.test.end_lineno or up.test.lineno)
-        ):
+        if isinstance(up, ast.If) and not _is_in(up.test, line, column):
             tests.append(up)
         elif isinstance(up, ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef):
             break
@@ -102,6 +100,12 @@ def _boundary(path: str, line: int, function: str) -> Location | None:
         (test.end_col_offset or 0) + 1,
         function,
     )
+
+
+def _is_in(test: ast.expr, line: int, column: int) -> bool:
+    """`if scaler.step(optimizer):`, and not `if i % 4 == 3: optimizer.step()`."""
+    end = test.end_lineno or test.lineno, test.end_col_offset or 0
+    return test.lineno <= line and (line, column - 1) < end
 
 
 def over_modules(at: Location) -> bool:

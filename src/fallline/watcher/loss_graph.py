@@ -76,18 +76,9 @@ class LossGraph:
 
 
 def broadcast_in(loss: Tensor) -> tuple[tuple[int, ...], ...] | None:
-    """The shapes (B, 1), (B,) and (B, B) of two tensors that broadcast in this loss and of their result; None if none do."""
-    for node, above in near_root(loss.grad_fn):
-        name = node.name()
-        if name in _LOSSES:
-            found = _expanded(node)
-        elif name in _JOINS:
-            found = _joined(node, above)
-        else:
-            continue
-        if found is not None:
-            return found
-    return None
+    """The shapes (B, 1), (B,) and (B, B) of two tensors whose sum or difference broadcasts in this loss and of their result; None if none do."""
+    joins = ((n, above) for n, above in near_root(loss.grad_fn) if n.name() in _JOINS)
+    return next(filter(None, (_joined(node, above) for node, above in joins)), None)
 
 
 def near_root(root: Any) -> Iterator[tuple[Any, Any]]:
@@ -99,19 +90,6 @@ def near_root(root: Any) -> Iterator[tuple[Any, Any]]:
             if following is not None and following not in seen and len(queue) < _NODES:
                 seen.add(following)
                 queue.append((following, node))
-
-
-def _expanded(node: Any) -> tuple[tuple[int, ...], ...] | None:
-    """Of `mse_loss`, which expands both sides itself: one that grew into a matrix because the other is a column."""
-    for following, _ in node.next_functions:
-        if following is None or following.name() != "ExpandBackward0":
-            continue
-        under = following.next_functions[0][0]
-        given, wide = _shape(under), _shape(following)
-        if given is not None and wide is not None and _is_matrix_of(given, wide):
-            other = (wide[-1],) if given[-1:] == (1,) and len(given) > 1 else (wide[-1], 1)
-            return given, other, wide
-    return None
 
 
 def _joined(node: Any, above: Any) -> tuple[tuple[int, ...], ...] | None:

@@ -1,4 +1,5 @@
-"""Losses of torch's own functions that are given something else than they expect: probabilities where logits are meant, logits where log-probabilities are.
+"""Losses of torch's own functions that are given something else than they expect: probabilities where logits are meant, logits where
+log-probabilities are, a target of another shape.
 
 The operation that made the input says what it is, so no value is read. Looked at in the first updates.
 """
@@ -7,13 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from fallline.taps.losses import LOSS, LossCall
 from fallline.taps.tap import Subscription
 from fallline.watcher.fuse import Fuse
 from fallline.watcher.observed import Observed
 from fallline.watcher.progress import Progress
 
-__all__ = ["LossInputs", "mismatch"]
+__all__ = ["LossInputs", "all_pairs", "mismatch"]
 
 UPDATES = 8
 # The same numbers in another shape, type or selection: what they are does not change.
@@ -34,6 +37,9 @@ _WRONG = {
 }
 
 
+_ELEMENT_BY_ELEMENT = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
+
+
 class LossInputs:
     """In the first updates."""
 
@@ -41,7 +47,7 @@ class LossInputs:
         self._progress = progress
         self._observed = observed
         self._taps = Subscription()
-        self._seen: set[tuple[str, int]] = set()
+        self._seen: set[tuple[str, str, int]] = set()
 
     def start(self, fuse: Fuse, *, rebind: bool = False) -> None:
         self._taps = taps = Subscription(rebind=rebind)
@@ -60,13 +66,29 @@ class LossInputs:
         if call.input.grad_fn is None or self._progress.steps >= UPDATES:
             return
         found = mismatch(call.function, call.input.grad_fn)
-        where = call.place if found is not None else None
-        if found is None or where is None or (key := (where.at.path, where.at.line)) in self._seen:
-            return
-        self._seen.add(key)
-        code, given = found
-        facts = {"loss": call.function, "given": given, "step": self._progress.steps}
-        self._observed.add(code, where.at, facts)
+        if found is not None:
+            self._saw(call, found[0], {"loss": call.function, "given": found[1]})
+        wide = all_pairs(call.input.shape, call.target.shape)
+        if wide is not None and call.function in _ELEMENT_BY_ELEMENT:
+            shapes = {"prediction": call.input.shape, "target": call.target.shape, "result": wide}
+            self._saw(call, "FL139", {name: str(tuple(shape)) for name, shape in shapes.items()})
+
+    def _saw(self, call: LossCall, code: str, facts: dict[str, Any]) -> None:
+        where = call.place
+        if where is not None and (key := (code, where.at.path, where.at.line)) not in self._seen:
+            self._seen.add(key)
+            self._observed.add(code, where.at, facts | {"step": self._progress.steps})
+
+
+def all_pairs(one: torch.Size, other: torch.Size) -> torch.Size | None:
+    """The shape that (B, 1) and (B,) make together: larger than both. Who wants all pairs gives both as many dimensions."""
+    if len(one) == len(other):
+        return None
+    try:
+        wide = torch.broadcast_shapes(one, other)  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return None  # torch refuses it too
+    return wide if wide.numel() > max(one.numel(), other.numel()) else None
 
 
 def mismatch(loss: str, node: Any) -> tuple[str, str] | None:

@@ -59,6 +59,9 @@ class Hearing(Observer):
     def optimizer_made(self, optimizer: Optimizer) -> None:
         self.listener.optimizer_made(optimizer, user_line())
 
+    def step_ends(self, optimizer: Optimizer) -> None:
+        self.listener.step_ends(optimizer)
+
     def update_ends(self, number: int) -> None:
         self.listener.update_ends(number)
 

@@ -26,7 +26,7 @@ class UpdateRatio(Rule):
     code = "FL123"
     name = "update-ratio"
     severity = Severity.WARNING
-    yields_to = ("FL133",)
+    yields_to = ("FL133", "FL135")
     what = "The size of the updates over the size of the weights is outside its healthy band, and the loss has not improved."
     why = (
         "Updates above a tenth of the weights overwrite more and more of what was learned; updates below a millionth change nothing.\n"

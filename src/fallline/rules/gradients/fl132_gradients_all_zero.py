@@ -15,10 +15,12 @@ class GradientsAllZero(Rule):
     code = "FL132"
     name = "gradients-all-zero"
     severity = Severity.ERROR
-    what = "All gradients of an optimizer are exactly zero from the first update on, although backward reaches its parameters."
+    yields_to = ("FL136", "FL306", "FL126", "FL019", "FL022")  # why nothing reaches them
+    what = "All gradients of an optimizer are exactly zero, or missing, from the first update on, although a backward comes before each of its steps."
     why = (
         "The loss does not depend on the parameters, so nothing is ever learned and nothing complains: cross-entropy over a single class is "
-        "0 whatever the logit is, a loss behind `round()`, `sign()` or a saturated `clamp` has a derivative of 0."
+        "0 whatever the logit is, a loss behind `round()`, `sign()` or a saturated `clamp` has a derivative of 0, and a generator whose output was "
+        "detached gets none from its own loss."
     )
     instead = (
         "Change the loss so that it depends on the output. For a model with one output use the loss for two classes:\n\n"
@@ -50,6 +52,22 @@ for update in range(20):
     optimizer.zero_grad()
     right.mean().backward()  # FL132
     optimizer.step()
+""",
+        """\
+import torch
+
+torch.manual_seed(0)
+generator, critic = torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+for_generator = torch.optim.SGD(generator.parameters(), lr=0.01)
+for_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
+for update in range(20):
+    made = generator(torch.randn(16, 8)).detach()
+    for_critic.zero_grad()
+    critic(made).mean().backward()
+    for_critic.step()
+    for_generator.zero_grad()
+    (-critic(made).mean()).backward()
+    for_generator.step()  # FL132
 """,
     )
     right = (
@@ -85,14 +103,19 @@ for update in range(200):
     )
 
     least_samples = 4
+    least_unreached = 10  # updates: a part's turn may come later
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
+            none = bool(track.samples) and all(map(_has_none, track.samples))
             norms = [sample.total_norm() for sample in track.samples]
-            if len(norms) < self.least_samples or any(norm != 0.0 for norm in norms):
+            if len(norms) < self.least_samples or any(norm != 0.0 for norm in norms if not none):
                 continue
             if any(row.skipped or row.scale is not None for row in track.rows):
                 continue  # gradients that underflow under a loss scale have a rule of their own
+            if none:
+                yield from self._unreached(track)
+                continue
             updates = track.rows[-1].index + 1
             yield self.finding(
                 track.loss_at,
@@ -106,3 +129,27 @@ for update in range(200):
                 optimizer=track.optimizer,
                 rank=track.rank,
             )
+
+    def _unreached(self, track: Any) -> Iterator[Finding]:
+        """A loss was there for each update, and its backward went elsewhere."""
+        updates = track.rows[-1].index + 1
+        if updates < self.least_unreached or any(row.loss is None for row in track.rows):
+            return
+        yield self.finding(
+            track.at,
+            f"None of the parameters that this optimizer holds got a gradient, in any of the {updates} updates so far, so its steps change nothing. "
+            "The backward before them does not reach these parameters: look for `detach()`, `.data` or `no_grad` between them and the loss.",
+            step=updates - 1,
+            samples=len(track.samples),
+            optimizer=track.optimizer,
+            rank=track.rank,
+        )
+
+
+_WITH, _FROZEN = 1.0, 2.0
+
+
+def _has_none(sample: Any) -> bool:
+    """No parameter has a gradient, though some are to be trained."""
+    states = set(sample.column("state"))
+    return _WITH not in states and states != {_FROZEN}

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fallline.events import SchedulerStep, Step, Trace
+from fallline.events import Scheduler, SchedulerStep, Step, Trace
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.flow.values import values_of
@@ -50,6 +50,29 @@ class ScheduleOnOtherOptimizer(Rule):
                 "so its learning rate never changes. Build the scheduler on that one.",
                 related={"step": step.at},
             )
+        yield from self._same_twice(trace)
+
+    def _same_twice(self, trace: Trace) -> Iterator[Finding]:
+        """Two schedulers of one kind drive one optimizer, and another one that steps has none."""
+        driven: dict[tuple[str, str], dict[str, SchedulerStep]] = {}
+        for advance in trace.of(SchedulerStep):
+            made = trace.object(Scheduler, advance.scheduler)
+            if made is None or made.type is None or advance.optimizer is None:
+                return  # one that is not known may drive any of them
+            driven.setdefault((advance.optimizer, made.type), {}).setdefault(made.id, advance)
+        scheduled = {optimizer for optimizer, _ in driven}
+        left = trace.of(Step).where(lambda s: s.optimizer not in scheduled).first
+        if left is None or left.optimizer is None:
+            return
+        for (_, kind), schedulers in driven.items():
+            if len(schedulers) > 1:
+                advance = next(iter(schedulers.values()))
+                yield self.finding(
+                    advance,
+                    f"{len(schedulers)} {kind} schedulers were built on one optimizer, whose learning rate changes with each of them, and the optimizer that steps at "
+                    f"{left.at.near(advance.at)} has none. Build one of them on that optimizer.",
+                    related={"step": left.at},
+                )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         yield from self._order(module)
@@ -116,8 +139,36 @@ for stage in range(2):
         trainable.step()
         scheduler.step()  # FL134
 """,
+        SETUP
+        + """
+# Both schedulers drive the first optimizer; the head keeps its rate.
+head = torch.optim.SGD(model[2].parameters(), lr=0.1)
+decay = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+decay_head = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss_fn(model(x), y).backward()
+    optimizer.step()
+    head.step()
+    decay.step()  # FL134
+    decay_head.step()
+""",
     )
     right = (
+        SETUP
+        + """
+# A warm-up and a decay on one optimizer; the head keeps its rate.
+head = torch.optim.SGD(model[2].parameters(), lr=0.1)
+warmup = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=2)
+decay = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2)
+for x, y in loader:
+    optimizer.zero_grad()
+    loss_fn(model(x), y).backward()
+    optimizer.step()
+    head.step()
+    warmup.step()
+    decay.step()
+""",
         SETUP
         + """
 optimizer = torch.optim.Adam(model.parameters(), lr=0.001)

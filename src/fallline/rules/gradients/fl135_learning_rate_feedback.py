@@ -128,8 +128,12 @@ def warm_up(optimizer, step, warmup):
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
             rates = [rate for rate, _ in groupby(row.lr for row in track.rows if row.lr)]
-            for falling in filter(self._compounding, _falls(rates)):
-                factors = [now / before for before, now in pairwise(falling)]
+            stretches = (
+                *filter(self._compounding, _falls(rates)),
+                *filter(self._warming_up, _falls(rates, more_slowly=True)),
+            )
+            for falling in stretches:
+                factors = _factors(falling)
                 yield self.finding(
                     track.at,
                     f"The learning rate falls from {falling[0]:.3g} to {falling[-1]:.3g} in {len(factors)} changes, and the factor of each follows a schedule itself "
@@ -144,12 +148,14 @@ def warm_up(optimizer, step, warmup):
                 break
 
     def _compounding(self, rates: list[float]) -> bool:
-        factors = [now / before for before, now in pairwise(rates)]
-        return (
-            len(factors) >= self.least_changes
-            and rates[0] > self.fall * rates[-1]
-            and _compounds(factors)
-        )
+        return self._is_long(rates) and _compounds(_factors(rates))
+
+    def _warming_up(self, rates: list[float]) -> bool:
+        """Times 1/40, 2/40, 3/40, ...: a linear warm-up that is applied to what it left."""
+        return self._is_long(rates) and _grows_evenly(_factors(rates))
+
+    def _is_long(self, rates: list[float]) -> bool:
+        return len(rates) > self.least_changes and rates[0] > self.fall * rates[-1]
 
 
 # What a factor would be where it is meant for the first rate, as a number that grows evenly with time.
@@ -165,14 +171,22 @@ _EXACT = 1e-6
 _STARTS = 3  # epochs are counted from 0 or 1
 
 
-def _falls(rates: list[float]) -> list[list[float]]:
-    """The stretches in which the rate falls, and never more slowly than before: a warm-up comes before one, and one that counts batches begins again in each epoch."""
+def _factors(rates: list[float]) -> list[float]:
+    return [now / before for before, now in pairwise(rates)]
+
+
+def _falls(rates: list[float], *, more_slowly: bool = False) -> list[list[float]]:
+    """The stretches in which the rate falls, and never more slowly than before: a warm-up comes before one, and one that counts batches begins again in each epoch.
+
+    `more_slowly`: those in which it falls, and never faster than before.
+    """
     found: list[list[float]] = []
     last = math.inf
     for before, now in pairwise(rates):
         factor = now / before
         if factor < 1:
-            if factor > last + _EXACT or last >= 1:
+            turns = factor < last - _EXACT if more_slowly else factor > last + _EXACT
+            if turns or last >= 1:
                 found.append([before])
             found[-1].append(now)
         last = factor

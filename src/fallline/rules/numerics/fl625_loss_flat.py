@@ -16,6 +16,7 @@ class LossFlat(Rule):
     code = "FL625"
     name = "loss-flat"
     severity = Severity.WARNING
+    yields_to = ("FL135",)
     what = "The loss is where it was at the start, although gradients point the same way update after update."
     why = (
         "There is a direction that would lower the loss and the run does not follow it: the learning rate is zero or far too small, "

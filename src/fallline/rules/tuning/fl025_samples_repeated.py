@@ -1,16 +1,18 @@
-"""FL025: every worker of a loader yields the same samples."""
+"""FL025: every worker of a loader, or every rank, is given the same samples."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from itertools import combinations
 from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
+from fallline.runs.prints import BATCH
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
 
@@ -28,7 +30,7 @@ class SamplesRepeated(Observed):
     code = "FL025"
     name = "samples-repeated"
     severity = Severity.ERROR
-    what = "Several workers of a loader yield the same samples: an IterableDataset does not divide them, or all workers draw the same random numbers."
+    what = "Several workers of a loader, or several ranks, are given the same samples: a dataset does not divide them, or all draw the same random numbers."
     why = (
         "Each worker has its own copy of the dataset and iterates over all of it. With 2 workers an epoch holds every sample 2 times: it takes twice "
         "as long, counts of samples and epochs are wrong, and an evaluation averages over repeats."
@@ -62,6 +64,35 @@ class SamplesRepeated(Observed):
                 "Divide the samples in `__iter__` with torch.utils.data.get_worker_info()",
                 severity=None if number is not None else Severity.WARNING,
             )
+
+    least_batches = 5  # that two ranks have in common
+
+    def check_series(self, run: Any) -> Iterator[Finding]:
+        yield from super().check_series(run)
+        tracks = [t for t in run.tracks if t.facts.get("wrapper") == "ddp"]
+        if not tracks or any(t.facts.get("sharded") for t in run.tracks):
+            return  # parts of one model are given the same batch on purpose
+        given = {rank.number: _batches(rank) for rank in run.ranks}
+        same = [numbers for numbers in combinations(given, 2) if self._repeats(given, *numbers)]
+        if same:
+            first, second = same[0]
+            yield self.finding(
+                tracks[0].at,
+                f"Ranks {first} and {second} are given the same batches, in all of the {len(given[first].keys() & given[second].keys())} that were compared: "
+                "their gradients are equal, so the second rank adds nothing. Divide the data with a DistributedSampler, or add the rank to the seed",
+                ranks=sorted({n for pair in same for n in pair}),
+            )
+
+    def _repeats(self, given: dict[int, dict[Any, bytes]], first: int, second: int) -> bool:
+        """All batches are the same, and they are not one batch that is trained on again and again."""
+        one, other = given[first], given[second]
+        common = one.keys() & other.keys()
+        kinds = {one[key] for key in common}
+        return (
+            len(common) >= self.least_batches
+            and len(kinds) > 1
+            and all(one[key] == other[key] for key in common)
+        )
 
     def says(self, entry: dict[str, Any]) -> str:
         if entry.get("drawn"):
@@ -129,6 +160,11 @@ endless = DataLoader(Noise(), batch_size=32, num_workers=4)
 alone = DataLoader(Small(), batch_size=2, num_workers=1)
 """,
     )
+
+
+def _batches(rank: Any) -> dict[Any, bytes]:
+    """What a rank was given, by loader, update and micro-batch: a fingerprint of each sample."""
+    return {(p.name, p.index, p.number): p.values.tobytes() for p in rank.prints if p.kind == BATCH}
 
 
 def _class_of(module: Module, dataset: ast.expr) -> ast.ClassDef | None:

@@ -1,0 +1,145 @@
+"""Shapes of loops that public scripts have and that a run was wrong or silent about."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.distributions import Categorical  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.optim.lr_scheduler import LinearLR, StepLR  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+from fallline.rules.tuning.fl025_samples_repeated import SamplesRepeated  # noqa: E402
+from fallline.runs.prints import BATCH, Print  # noqa: E402
+from fallline.runs.series import Rank, Series  # noqa: E402
+from watcher.matrix.drive import watched  # noqa: E402
+
+
+def critic_first(updates: int = 24) -> None:
+    """PPO with an optimizer for each network: the critic is trained before the actor's turn comes."""
+    actor, critic = nn.Linear(4, 2), nn.Linear(4, 1)
+    for_actor = torch.optim.Adam(actor.parameters(), lr=1e-3)
+    for_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    states = torch.randn(64, 4)
+    with torch.no_grad():
+        policy = Categorical(logits=actor(states))
+        actions = policy.sample()
+        old = policy.log_prob(actions)
+    returns = (actions == (states[:, 0] > 0)).float()
+    for _ in range(updates):
+        loss = F.mse_loss(critic(states).squeeze(-1), returns)
+        for_critic.zero_grad()
+        loss.backward()
+        for_critic.step()
+    for _ in range(updates):
+        advantages = (returns - critic(states).squeeze(-1)).detach()
+        ratio = (Categorical(logits=actor(states)).log_prob(actions) - old).exp()
+        loss = -(ratio * advantages).mean()
+        for_actor.zero_grad()
+        loss.backward()
+        for_actor.step()
+
+
+def test_a_critic_that_is_trained_first_is_no_policy_without_a_gradient() -> None:
+    assert not [f for f in watched(critic_first).findings if f.code == "FL022"]
+
+
+def target_of_another_shape() -> None:
+    model, criterion = nn.Linear(8, 1), nn.MSELoss()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(6):
+        x = torch.randn(1, 10, 8)
+        loss = criterion(model(x), x.sum(-1))  # FL139
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def remainder_on_one_line() -> None:
+    x = torch.randn(60, 8)
+    loader = DataLoader(list(zip(x, x[:, :1], strict=True)), batch_size=10)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        for i, (x, y) in enumerate(loader):
+            (F.mse_loss(model(x), y) / 4).backward()
+            if (i + 1) % 4 == 0: optimizer.step(); optimizer.zero_grad()  # FL107  # noqa: E701, E702  # fmt: skip
+
+
+def scheduled_twice(second: Callable[[Any], Any] | None = None) -> None:
+    generator, critic = nn.Linear(8, 8), nn.Linear(8, 1)
+    of_generator = torch.optim.Adam(generator.parameters(), lr=1e-3)
+    of_critic = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    one = StepLR(of_critic, 20)
+    other = second(of_critic) if second is not None else StepLR(of_critic, 20)
+    for _ in range(20):
+        made = generator(torch.randn(16, 8))
+        loss = F.softplus(critic(made.detach())).mean()
+        of_critic.zero_grad()
+        loss.backward()
+        of_critic.step()
+        loss = F.softplus(-critic(made)).mean()
+        of_generator.zero_grad()
+        loss.backward()
+        of_generator.step()
+        one.step()  # FL134
+        other.step()
+
+
+@pytest.mark.parametrize(
+    ("train", "code"),
+    [
+        (target_of_another_shape, "FL139"),
+        (remainder_on_one_line, "FL107"),
+        (scheduled_twice, "FL134"),
+    ],
+)
+def test_what_is_said_and_where(train: Callable[[], None], code: str) -> None:
+    seen = watched(train)
+    (found,) = [f for f in seen.findings if f.code == code]
+    with open(__file__, encoding="utf-8") as file:
+        assert f"# {code}" in file.read().splitlines()[found.at.line - 1]
+
+
+def test_a_warm_up_beside_a_decay_is_no_scheduler_too_many() -> None:
+    seen = watched(lambda: scheduled_twice(lambda optimizer: LinearLR(optimizer, total_iters=5)))
+    assert not [f for f in seen.findings if f.code == "FL134"]
+
+
+def ranks(*seeds: int, one_batch: bool = False, **facts: Any) -> Series:
+    run = Series()
+    for number, seed in enumerate(seeds):
+        track = run.track(number, "optimizer#1")
+        track.facts |= facts
+        generator = torch.Generator().manual_seed(seed)
+        prints = [
+            Print(BATCH, "loader#1", n, 0, array("d", torch.rand(4, generator=generator).tolist()))
+            for n in range(8)
+        ]
+        if one_batch:
+            prints = [Print(BATCH, "loader#1", p.index, 0, prints[0].values) for p in prints]
+        run.ranks.append(Rank(number, {"world": len(seeds)}, prints=prints))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "told"),
+    [
+        (ranks(1, 1, wrapper="ddp"), [0, 1]),
+        (ranks(1, 2, 1, wrapper="ddp"), [0, 2]),
+        (ranks(1, 2, wrapper="ddp"), None),
+        (ranks(1, 1), None),  # nothing says that they share the data
+        (ranks(1, 1, wrapper="ddp", sharded=True), None),  # parts of one model
+        (ranks(1, 1, wrapper="ddp", one_batch=True), None),  # a trial: can it learn one batch?
+    ],
+)
+def test_ranks_that_are_given_the_same_batches(run: Series, told: list[int] | None) -> None:
+    found = list(SamplesRepeated().check_series(run))
+    assert [f.evidence["ranks"] for f in found] == ([] if told is None else [told])
