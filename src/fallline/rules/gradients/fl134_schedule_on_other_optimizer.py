@@ -113,7 +113,10 @@ class ScheduleOnOtherOptimizer(Rule):
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """With some other setting, this scheduler drives the optimizer that steps."""
-        yield from (e.at for e in trace.of(SchedulerStep) if not _idle(trace, e))
+        twice = {f.at for f in self._same_twice(trace)}
+        yield from (
+            e.at for e in trace.of(SchedulerStep) if e.at not in twice and not _idle(trace, e)
+        )
 
     wrong = (
         SETUP
