@@ -108,6 +108,24 @@ def test_what_is_said_and_where(train: Callable[[], None], code: str) -> None:
         assert f"# {code}" in file.read().splitlines()[found.at.line - 1]
 
 
+def test_one_update_that_leaves_nothing_of_the_weights() -> None:
+    """A contrastive loss cannot diverge: all outputs become the same, and it stays at the logarithm of the batch size."""
+
+    def train() -> None:
+        model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))  # fmt: skip
+        optimizer = torch.optim.Adam(model.parameters(), lr=30.0)
+        for _ in range(24):
+            x = torch.rand(24, 16)
+            one, other = (F.normalize(model(x + 0.1 * torch.rand(24, 16)), dim=1) for _ in range(2))
+            loss = F.cross_entropy(one @ other.T / 0.07, torch.arange(24))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    (found,) = [f for f in watched(train).findings if f.code == "FL123"]
+    assert "The learning rate of 30 is far too large" in found.message
+
+
 def test_a_warm_up_beside_a_decay_is_no_scheduler_too_many() -> None:
     seen = watched(lambda: scheduled_twice(lambda optimizer: LinearLR(optimizer, total_iters=5)))
     assert not [f for f in seen.findings if f.code == "FL134"]

@@ -69,6 +69,7 @@ for update in range(80):
     high = 0.1
     least_updates = 50
     least_samples = 8
+    least_after = 20  # updates, after one that left nothing of the weights
     share = 0.8  # of the samples
     high_samples = 5  # in a row
     outgrown = 50.0  # times its size at the start, in the middle of the matrices
@@ -83,13 +84,14 @@ for update in range(80):
         for track in run.tracks:
             samples = track.samples
             ratios = [r for r in map(update_ratio, samples) if r is not None]
-            if (
-                len(ratios) < self.least_samples
-                or samples[-1].index - samples[0].index < self.least_updates - 1
-            ):
-                continue
             trend = progress([loss for _, loss in track.losses()])
-            if math.isnan(trend.before):
+            if not ratios or math.isnan(trend.before):
+                continue
+            updates = samples[-1].index - samples[0].index + 1
+            if updates >= self.least_after and self._erased(samples, ratios, trend):
+                yield self._report(track, "large", max(ratios), self.outgrown, trend)
+                continue
+            if len(ratios) < self.least_samples or updates < self.least_updates:
                 continue
             ratio = self._overwriting(ratios)
             if ratio is not None and (_no_better(track) or self._outgrown(samples, trend)):
@@ -106,6 +108,10 @@ for update in range(80):
             if len(stretch) == self.high_samples:
                 return median(stretch)
         return None
+
+    def _erased(self, samples: list[Any], ratios: list[float], trend: Progress) -> bool:
+        """One update put something else in the place of all weights, and nothing is learned since: the output is the same for every input."""
+        return max(ratios) >= self.outgrown and self._outgrown(samples, trend)
 
     def _outgrown(self, samples: list[Any], trend: Progress) -> bool:
         """Nothing is left of the weights that the run began with, and the loss has hardly fallen: adapters, which a model can ignore."""
