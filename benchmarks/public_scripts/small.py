@@ -94,6 +94,10 @@ SMALL = (
             Swap("contains_self_loops", "has_self_loops", "cora_loader.py"),
         ),
         data=("saved models",),
+        judged={
+            "FL401": "right: `losses.append(loss)`",
+            "FL402": "right: validation without `no_grad`",
+        },
     ),
     Real(
         "dcgan-smoothed",
@@ -195,6 +199,7 @@ SMALL = (
         ),
         swaps=(Swap('"iterations": 10000', '"iterations": 200'),),
         stubs=("mag",),
+        judged={"FL109": "right: the scheduler steps first"},
     ),
     Real(
         "lstm-digits",
@@ -219,6 +224,7 @@ SMALL = (
         "tutorial-contents/503_dropout.py",
         ("tutorial-contents/503_dropout.py",),
         swaps=(Swap("plt.pause(0.1)", "pass"),),
+        judged={"FL402": "right: the test pass records a graph"},
     ),
     Real(
         "lstm-sine",
@@ -355,5 +361,6 @@ SMALL = (
             Swap("batch_size=1000", "batch_size=500"),
         ),
         path=("src",),
+        judged={"FL402": "right: `generate` keeps the graph of all its steps"},
     ),
 )
