@@ -1,16 +1,18 @@
 """What `fallline run` costs whole runs with short steps: CPU time of the process, watched and bare side by side.
 
-    python benchmarks/watch_runs.py [--seconds 40] [--job NAME ...]                # five jobs, about 11 minutes alone on a machine
+    python benchmarks/watch_runs.py [--seconds 60] [--job NAME ...]                # five jobs one after the other, 16 minutes alone on a machine
     python benchmarks/watch_runs.py --all                                           # also FSDP2, Accelerate and Lightning
+    python benchmarks/watch_runs.py --lanes tiny=2 --lanes DDP=3 [--raw FILE]       # all at once, each lane on its own core, or one for each rank
 
 Each job is a script of its own and makes as many updates as fill so many seconds when it runs bare. It is started bare, watched and
 bare again, all at once, and the three take turns: each makes a few updates (about 15 ms) and hands over. Whatever else the machine
-does in that time slows all of them alike, so the ratio of two of them can be trusted where their seconds cannot. The second bare copy
-shows how much two processes that do the same differ.
+does in that time slows all of them alike, so the ratio of two of them can be trusted where their seconds cannot. Two processes that
+do the same still differ, by where their memory happens to lie: the second bare copy shows by how much, and several lanes by how
+much the mean of them can be off.
 
 What counts is the CPU time of the whole process, all threads, from the first update to the end of the last; start-up is given apart.
-The first of the ratios is of that. The second is of the training thread alone, the median over all turns: what an update costs while
-watching rests, which it does nearly always.
+Our threads work by the clock on the wall, which goes on while the others have their turns, so they take more here than in a run alone.
+`first` is what the training thread takes longer in its first 400 updates, `then` what it takes in the second half.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -201,6 +204,7 @@ JOBS = {
 
 MORE = ("FSDP2", "Accelerate", "Lightning")  # only with --all
 TURN = 15.0  # milliseconds
+FIRST = 400  # updates, all of which are watched or nearly so
 
 
 class Cost(NamedTuple):
@@ -211,8 +215,10 @@ class Cost(NamedTuple):
     turns: list[float]  # of the training thread alone, in each turn
 
 
-def together(script: str, ranks: int, updates: int, several: int, ways: list[str]) -> list[Cost]:
-    """Start the job in each of these ways, and let them take turns."""
+def together(
+    script: str, ranks: int, updates: int, several: int, ways: list[str], cores: str | None = None
+) -> list[Cost]:
+    """Start the job in each of these ways, on these cores, and let them take turns."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         pipes = [folder / f"turn{number}" for number in range(len(ways))]
@@ -225,14 +231,16 @@ def together(script: str, ranks: int, updates: int, several: int, ways: list[str
             (place / "job.py").write_text(HEAD + script + TAIL)
             after = pipes[(number + 1) % len(ways)]
             command = ["job.py", str(updates), str(several), str(pipes[number]), str(after)]
-            running.append(_started(command, how, ranks, place))
+            running.append(_started(command, how, ranks, place, cores))
         with pipes[0].open("wb") as first:
             first.write(b"x")
         outputs = [process.communicate()[0] for process in running]
     return [_cost(output) for output in outputs]
 
 
-def _started(command: list[str], how: str, ranks: int, place: Path) -> subprocess.Popen[str]:
+def _started(
+    command: list[str], how: str, ranks: int, place: Path, cores: str | None
+) -> subprocess.Popen[str]:
     if how == "watched":
         command = ["-m", "fallline", "run", "--out", "run", *command]
     if ranks > 1:
@@ -240,8 +248,9 @@ def _started(command: list[str], how: str, ranks: int, place: Path) -> subproces
         command = [*launcher, *command]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    pinned = ["taskset", "-c", cores] if cores else []
     return subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        [*pinned, sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, env=environment, cwd=place,
     )  # fmt: skip
 
@@ -253,52 +262,109 @@ def _cost(output: str) -> Cost:
     raise SystemExit(output)
 
 
-def _median(one: Cost, other: Cost) -> tuple[float, float]:
-    """The ratio of their turns, and its standard error."""
-    ratios = [a / b for a, b in zip(one.turns, other.turns, strict=False)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return middle, 1.25 * (high - low) / 1.35 / len(ratios) ** 0.5
+class Lane(NamedTuple):
+    """What one lane shows, against the mean of its two bare processes."""
+
+    cpu: float  # ratio
+    thread: float  # ratio
+    late: float  # ratio of the second half
+    first: float  # seconds more in the first updates
+    beside: float  # seconds of our threads
+    again: float  # ratio of the two bare ones
+    start: float  # CPU seconds more
+    bare: float  # CPU seconds
 
 
-def _late(one: Cost, other: Cost) -> float:
-    """The same of the second half."""
-    late = [cost._replace(turns=cost.turns[len(cost.turns) // 2 :]) for cost in (one, other)]
-    return _median(*late)[0]
+def measured(costs: list[Cost], several: int) -> Lane:
+    bare, watched, again = costs
+    both = [(a + b) / 2 for a, b in zip(bare.turns, again.turns, strict=True)]
+    thread, alone = sum(watched.turns), sum(both)
+    cpu = (bare.cpu + again.cpu) / 2
+    beside = watched.cpu - thread - (cpu - alone)
+    head, half = -(-FIRST // several), len(both) // 2
+    return Lane(
+        watched.cpu / cpu,
+        thread / alone,
+        sum(watched.turns[half:]) / sum(both[half:]),
+        sum(watched.turns[:head]) - sum(both[:head]),
+        beside,
+        again.cpu / bare.cpu,
+        watched.start - (bare.start + again.start) / 2,
+        cpu,
+    )
 
 
-def table(seconds: float, names: list[str]) -> list[str]:
-    lines = [
-        "| job | updates | bare CPU, ms an update | watched, CPU x | the training thread's turns, x (second half) | bare again, CPU x (turns x) | start-up, CPU s more | bar |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name in names:
-        script, ranks, ms, bar = JOBS[name]
-        updates, several = int(1000 * seconds / ms), max(2, int(TURN / ms))
-        bare, watched, again = together(script, ranks, updates, several, ["bare", "watched", "bare"])  # fmt: skip
-        middle, error = _median(watched, bare)
-        lines.append(
-            f"| {name} | {updates:,} | {1e3 * bare.cpu / updates:.2f} | **{2 * watched.cpu / (bare.cpu + again.cpu):.3f}** | "
-            f"{middle:.3f} ± {error:.3f} ({_late(watched, bare):.3f}) | {again.cpu / bare.cpu:.3f} ({_median(again, bare)[0]:.3f}) | "
-            f"{watched.start - (bare.start + again.start) / 2:.2f} | {bar} |"
-        )
-        print(lines[-1], flush=True)
-    return lines
+def run_lane(name: str, seconds: float, cores: str | None, found: dict[str, list[Lane]]) -> None:
+    script, ranks, ms, _ = JOBS[name]
+    updates, several = int(1000 * seconds / ms), max(2, int(TURN / ms))
+    costs = together(script, ranks, updates, several, ["bare", "watched", "bare"], cores)
+    found.setdefault(name, []).append(measured(costs, several))
+
+
+def row(name: str, seconds: float, lanes: list[Lane]) -> str:
+    updates, bar = int(1000 * seconds / JOBS[name][2]), JOBS[name][3]
+
+    def shown(field: str, digits: int = 3) -> str:
+        values = [getattr(lane, field) for lane in lanes]
+        if len(values) == 1:
+            return f"{values[0]:.{digits}f}"
+        error = statistics.stdev(values) / len(values) ** 0.5
+        return f"{statistics.mean(values):.{digits}f} ± {error:.{digits}f}"
+
+    ms = 1e3 * statistics.mean(lane.bare for lane in lanes) / updates
+    cells = [
+        name, len(lanes), f"{updates:,}", f"{ms:.2f}", f"**{shown('cpu')}**", shown("thread"),
+        shown("first", 2), shown("late"), shown("beside", 2), shown("again"), shown("start", 2), bar,
+    ]  # fmt: skip
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+HEADING = (
+    "| job | lanes | updates | bare CPU, ms an update | CPU x | training thread x | first, s | then x | our threads, s | bare again x "
+    "| start-up, CPU s more | bar |"
+)
+
+
+def at_once(wanted: list[str], seconds: float, found: dict[str, list[Lane]]) -> None:
+    """All lanes, pinned side by side."""
+    core, threads = 0, []
+    for part, _, number in (text.partition("=") for text in wanted):
+        name = next(n for n in JOBS if part in n)
+        for _ in range(int(number or 1)):
+            cores = ",".join(str(core + i) for i in range(JOBS[name][1]))
+            core += JOBS[name][1]
+            threads.append(threading.Thread(target=run_lane, args=(name, seconds, cores, found)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=40)
+    parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--all", action="store_true", help="all jobs")
     parser.add_argument("--job", action="append", help="only jobs whose names hold this")
+    parser.add_argument("--lanes", action="append", help="JOB=N: so many at once, each on a core")
+    parser.add_argument("--raw", type=Path, help="what each lane shows goes here, as JSON")
     args = parser.parse_args()
     wanted = args.job or [""]
     names = [n for n in JOBS if any(part in n for part in wanted)]
     if not args.all and not args.job:
         names = [n for n in names if not n.endswith(MORE)]
     compileall.compile_dir(ROOT / "src", quiet=1)  # as pip does when it installs a package
-    table(args.seconds, names)
+    found: dict[str, list[Lane]] = {}
+    print(HEADING, f"|{'---|' * HEADING.count(' | ')}---|", sep="\n", flush=True)
+    if args.lanes:
+        at_once(args.lanes, args.seconds, found)
+        print(*(row(name, args.seconds, lanes) for name, lanes in found.items()), sep="\n")
+    for name in () if args.lanes else names:
+        run_lane(name, args.seconds, None, found)
+        print(row(name, args.seconds, found[name]), flush=True)
+    if args.raw:
+        args.raw.write_text(json.dumps({n: [x._asdict() for x in found[n]] for n in found}))
     return 0
 
 

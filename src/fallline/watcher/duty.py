@@ -2,7 +2,8 @@
 
 The first updates are all watched. When a fixed allowance is used up, stretches of watched updates and stretches at rest take
 turns. `Pace` measures how long an update takes in each; their difference, all taps included, is what watching costs, and so many
-updates are watched as the budget pays for. At rest the taps let everything pass but steps, which `Rest` counts.
+updates are watched as the budget pays for, which pays for the first ones too. At rest the taps let everything pass but steps, which
+`Rest` counts.
 
 What is seen is one sequence without gaps, as far as rules can tell: a rest ends behind the very call of `step` that it began behind.
 """
@@ -25,7 +26,7 @@ from fallline.watcher.window import Window
 
 __all__ = ["Duty"]
 
-ALLOWANCE = 0.12  # seconds, before the budget counts
+ALLOWANCE = 0.12  # seconds, before there are rests: it is paid back later
 AROUND = 8  # updates that are watched for one that somebody has to see
 
 
@@ -62,6 +63,7 @@ class Duty:
         known = self._known.get(id(optimizer))
         costs = guess(compared=compared, on_device=known is not None and known.on_device)
         self._spent += costs
+        self._pace.starts()
         if self._spent < ALLOWANCE:
             return
         self._left -= 1

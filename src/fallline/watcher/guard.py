@@ -10,8 +10,8 @@ On an accelerator the answer stays on the device (`on_device`): a fused optimize
 gradients are set to zero, and the host reads the answer some updates later. Only where a bad update can be replayed is it waited
 for: in the first updates, and for a while after a bad one. "exact" and "stop" always wait.
 
-Several ranks decide alike without talking to each other: gradients that were all-reduced are the same everywhere, all of them are
-looked at before every step, and what a late answer leads to happens a fixed number of updates later.
+Several ranks decide alike without talking to each other: gradients that were all-reduced are the same everywhere, the number of the
+update says how many of them are looked at, and what a late answer leads to happens a fixed number of updates later.
 """
 
 from __future__ import annotations
@@ -142,19 +142,21 @@ class Guard:
             return  # the scaler has looked already
         if measured is not None and self._measured_by_clip(measured, held):
             return
+        if not self.spared(optimizer, index, held):
+            self.look(optimizer, index, held)
+
+    def spared(self, optimizer: torch.optim.Optimizer, index: int, held: int) -> bool:
+        """Whether a few gradients have to do before this update, and are finite."""
         plan = self._plans.get(held)
-        if plan is not None and plan.rests > 0:
-            plan.rests -= 1
-            self._ration.rested += 1
-            groups = optimizer.param_groups
-            total = None  # of finite numbers; else it is not finite either
-            for i, j in plan.few:
-                gradient = _gradient(groups[i]["params"][j])
-                if gradient is not None:
-                    total = _item(_sum(gradient)) + (total or 0.0)
-            if total is not None and math.isfinite(total):
-                return
-        self.look(optimizer, index, held)
+        if plan is None or not self._ration.spares(plan, index):
+            return False
+        groups = optimizer.param_groups
+        total = None  # of finite numbers; else it is not finite either
+        for i, j in plan.few:
+            gradient = _gradient(groups[i]["params"][j])
+            if gradient is not None:
+                total = _item(_sum(gradient)) + (total or 0.0)
+        return total is not None and math.isfinite(total)
 
     def look(self, optimizer: torch.optim.Optimizer, index: int, held: int) -> None:
         """At all gradients."""

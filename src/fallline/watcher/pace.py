@@ -1,7 +1,8 @@
 """How long an update takes, watched and at rest, and so how many of each the budget pays for.
 
 All that watching costs is a debt: what a watched update takes longer than one at rest, and what our own threads take beside it. Each
-update pays its part of the budget back, and nothing is watched before the debt is paid.
+update pays its part of the budget back, and nothing is watched before the debt is paid. The first updates are all watched, and what
+they cost is known only when some have not been: that debt is paid back beside the others, so that less is watched until it is.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ REMEMBERED = 5  # stretches
 ENOUGH = 16  # updates, to say how long one takes
 FOR_WATCHING = 0.3  # of the budget, at least, however much the looks at rest take
 CLEARLY = 0.25  # of the budget: what is guessed to cost less need not be measured
+FOR_FIRST = 0.9  # of what an update pays back, while the first ones are not paid
+MOST_FIRST = 0.5  # seconds: what they took beyond that was torch's own beginning, most likely
 
 
 def guess(*, compared: bool, on_device: bool) -> float:
@@ -50,6 +53,9 @@ class Pace:
         self._watched: deque[float] = deque(maxlen=REMEMBERED)  # seconds of an update
         self._rested: deque[float] = deque(maxlen=REMEMBERED)
         self._may = 0.0  # seconds that an update pays back
+        self._start: tuple[float, int] | None = None  # when the first step was made, and its number
+        self._first_cost: float | None = None  # seconds that are not paid yet of the first updates
+        self._pays_first = 0.0  # seconds that an update pays back of those
         self._owed = (0.0, 0.0)  # seconds that are not paid yet, and those of our threads till then
         self._before = self._owed  # the last watched stretch
 
@@ -62,6 +68,11 @@ class Pace:
     def budget_of_update(self) -> float:
         """Seconds."""
         return self._budget * median(self._rested or self._watched)
+
+    def starts(self) -> None:
+        """The first step was made."""
+        if self._start is None:
+            self._start = (self._clock(), self._progress.steps)
 
     def begin(self, *, on_device: bool | None = None) -> None:
         """A stretch. `on_device`: the host's thread only waits for a device, so the clock on the wall counts."""
@@ -90,11 +101,15 @@ class Pace:
             return STRETCH, FIRST_REST_ON_DEVICE if on_device else FIRST_REST
         bare = median(self._rested)
         budget = self._budget * bare
-        self._may = may = max(budget - at_rest, FOR_WATCHING * budget)
+        may = max(budget - at_rest, FOR_WATCHING * budget)
+        steps = self._progress.steps - self._first
+        self._pay_first(steps)
+        self._pays_first = FOR_FIRST * may if self._first_cost else 0.0
+        self._may = may = may - self._pays_first
         over = update - bare - may
         beside = self._beside()
         debt, until = self._owed
-        debt += over * (self._progress.steps - self._first) + beside - until
+        debt += over * steps + beside - until
         self._owed = (min(max(debt, 0.0), MOST_REST * may), beside)
         if over <= 0:
             return MEASURED_AGAIN, 0
@@ -109,8 +124,26 @@ class Pace:
     def after_resting(self) -> None:
         steps = self._progress.steps - self._first
         self._owed = (max(self._owed[0] - steps * self._may, 0.0), self._owed[1])
+        self._pay_first(steps)
         if steps >= ENOUGH:
             self._rested.append(self._seconds())
+            if self._first_cost is None:
+                self._first_cost = self._cost_of_first()
+
+    def _cost_of_first(self) -> float:
+        """Seconds that all updates until now have taken longer than those at rest do, and our threads, beyond the budget."""
+        beside = self._beside()
+        self._owed = (self._owed[0], beside)
+        if self._start is None or self._clock is not time.thread_time:
+            return beside
+        began, first = self._start
+        bare = (self._progress.steps - first) * self._rested[-1]
+        took = min(max(self._clock() - began - bare, 0.0), MOST_FIRST)
+        return max(took + beside - self._budget * bare, 0.0)
+
+    def _pay_first(self, steps: int) -> None:
+        if self._first_cost:
+            self._first_cost = max(self._first_cost - steps * self._pays_first, 0.0)
 
     def _seconds(self) -> float:
         """That an update of this stretch has taken."""

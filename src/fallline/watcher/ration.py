@@ -1,4 +1,7 @@
-"""How often the guard looks at all gradients of an update on a CPU, and at which few of them before the other steps."""
+"""How often the guard looks at all gradients of an update on a CPU, and at which few of them before the other steps.
+
+Several ranks have to decide alike, whether they watch or rest: there the number of the update says so, and no clock.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
 from fallline.watcher.finite import Plan
 from fallline.watcher.recording import Recording
 
-__all__ = ["Ration", "few_of"]
+__all__ = ["ALIKE", "Ration", "few_of"]
 
 # Elements and tensors: a pass over so few is too short to ration.
 ALWAYS_BELOW = 65_536
@@ -21,6 +24,7 @@ FIRST = 32  # passes that are made before they are rationed
 FEW = 2
 MOST_RESTS = 1_000
 SMALL = 4_096  # elements
+ALIKE = 8  # with several ranks: before one update of so many all of them are looked at
 
 
 class Ration:
@@ -31,6 +35,21 @@ class Ration:
         self._recording = recording
         self._last = time.perf_counter()
         self.rested = 0  # steps since then
+
+    @property
+    def alike(self) -> bool:
+        """Whether ranks have to decide alike."""
+        return self._recording.world > 1
+
+    def spares(self, plan: Plan, index: int) -> bool:
+        """Whether a few gradients have to do before this update."""
+        if self.alike:
+            return bool(plan.few) and index >= FIRST and index % ALIKE != 0
+        if plan.rests <= 0:
+            return False
+        plan.rests -= 1
+        self.rested += 1
+        return True
 
     def rests(self, plan: Plan, started: float) -> int:
         """All gradients were looked at: before how many steps from now on a few have to do."""
@@ -46,8 +65,8 @@ class Ration:
             return 0
         if plan.looks < FIRST or not plan.few:
             return 0
-        if self._recording.world > 1:
-            return 0  # ranks have to decide alike, whether they watch or rest
+        if self.alike:
+            return 0
         left = left_for_looks(self._budget, update)
         if plan.seconds <= ALWAYS_WITHIN * left:
             return 0

@@ -1,8 +1,8 @@
 """Updates that nobody watches: their steps are counted, and the guard still looks at them.
 
 Counting is one short hook in front of each step; it calls for the rest of this only when a look is due or the rest is over. The guard
-looks at one small gradient, and now and then at all of them, as often as its part of the budget allows. On an accelerator, and where
-several ranks have to decide alike, it looks at all of them before every step.
+looks at one small gradient, and now and then at all of them, as often as its part of the budget allows. On an accelerator it looks at
+all of them before every step, and where several ranks have to decide alike, before the same ones as while it is watched.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fallline.watcher.known import Known
 from fallline.watcher.log import EventLog
 from fallline.watcher.pace import MOST_REST
 from fallline.watcher.progress import Progress
+from fallline.watcher.ration import ALIKE
 from fallline.watcher.recording import Recording
 from fallline.watcher.scalers import Scalers
 
@@ -75,6 +76,7 @@ class Rest:
         self._probed = self._looked = 0.0  # seconds that a look at one gradient takes, and at all
         self._one = self._all = 1  # every so many updates
         self._looks = -1
+        self._alike = False  # ranks have to decide alike, on a CPU
 
     def begin(
         self, call: Call, optimizer: Optimizer, left: int, budget: float, over: Callable[[], None]
@@ -107,12 +109,13 @@ class Rest:
         return count
 
     def _ration(self, optimizer: Optimizer, budget: float) -> None:
-        """How often the guard looks: on an accelerator and on several ranks always."""
+        """How often the guard looks: on an accelerator always, on several ranks as it does while it is watched."""
         known = self._known[id(optimizer)]
         self._probes = {}
         probe, self._looked = self._probe(optimizer)
         self._one = self._every(self._probed, FOR_ONE * budget)
-        if known.on_device or self._recording.world > 1:
+        self._alike = self._recording.world > 1 and not known.on_device
+        if known.on_device or self._alike:
             self._all = 1
         else:
             share = FOR_ALL if probe is not None else FOR_ONE
@@ -129,7 +132,8 @@ class Rest:
     @property
     def seconds(self) -> float:
         """Of ours, in an update that is not watched."""
-        return COUNT_SECONDS + self._probed / self._one + self._looked / self._all
+        every = ALIKE if self._alike else self._all
+        return COUNT_SECONDS + self._probed / self._one + self._looked / every
 
     @property
     def complete(self) -> bool:
@@ -209,6 +213,8 @@ class Rest:
         made = self._progress.at_rest
         try:
             index = self._progress.counts.get(known.name, 0) + made[id(optimizer)] - 1
+            if self._alike and self._guard.spared(optimizer, index, known.held):
+                return
             skipped = self._guard.skipped
             self._guard.look(optimizer, index, known.held)
             if self._guard.skipped > skipped:  # those that follow are watched

@@ -15,6 +15,7 @@ from fallline.taps.optimizers import StepCall
 from fallline.taps.patches import Patches
 from fallline.taps.tap import Subscription
 from fallline.watcher.backwards import Backwards
+from fallline.watcher.budget import AIMED_AT
 from fallline.watcher.by_hand import ByHand
 from fallline.watcher.checkpoint_draws import CheckpointDraws
 from fallline.watcher.clips import Clips, tap_engine
@@ -146,7 +147,7 @@ class Session:
         known: dict[int, Known] = {}
         self.duty = duty = Duty(
             known, emitter, draft, window, guard,
-            Pace(options.budget, progress, lambda: recording.beside),
+            Pace(AIMED_AT * options.budget, progress, lambda: recording.beside),
             Rest(known, log, progress, scalers, guard, recording, fuse), awaits,
         )  # fmt: skip
         waits = Waits(emitter, progress, taps)
