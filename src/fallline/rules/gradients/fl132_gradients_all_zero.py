@@ -141,6 +141,7 @@ for update in range(200):
             "The backward before them does not reach these parameters: look for `detach()`, `.data` or `no_grad` between them and the loss.",
             step=updates - 1,
             samples=len(track.samples),
+            threshold=0.0,
             optimizer=track.optimizer,
             rank=track.rank,
         )
