@@ -24,6 +24,7 @@ __all__ = ["Choice", "Chosen", "Nearest", "choose"]
 _MESSAGE = 6.0  # a known message decides
 _PARTICULAR = 40  # characters of a message that count as one
 _RULED_OUT = 0.5  # off a message's claim whose words of exclusion are anywhere in the question: another one may share the message
+_TIED = 0.01  # how a question sounds only decides between claims that share a message
 _WRAPPED = 2.0  # what only reports another failure yields to that one's message
 _FOUND = 3.0  # so does what was found in the code, unless a message says otherwise
 _LEADS = 1.0  # and the worst finding first
@@ -407,7 +408,7 @@ def _scored(
         if claim.never is not None and claim.never.holds(whole.words, whole.text):
             told_by -= _RULED_OUT
         at = None if claim.wraps else error_at(text, place)
-        return told_by + shown + score / 10, read, True, at
+        return told_by + shown + _TIED * score, read, True, at
     if claim.reads:
         return None
     if claim.code in shapes:
