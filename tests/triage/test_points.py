@@ -90,6 +90,26 @@ def test_an_error_message_decides_before_a_line_that_is_only_named() -> None:
     assert asked(fenced(code, says))[0][0] not in {p.id for p in points()}
 
 
+@pytest.mark.parametrize(
+    ("says", "code"),
+    [
+        ("Are gradients accumulated in each step?", "accumulate = max(round(64 / batch), 1)"),
+        (
+            "My network outputs the mean.\nloader = torch.utils.data.DataLoader(images)\nWhy?",
+            "loader = torch.utils.data.DataLoader(images)",
+        ),
+    ],
+)
+def test_a_line_that_nobody_asks_about_does_not_answer(says: str, code: str) -> None:
+    assert not {p.id for p in points()} & set(asked(fenced(code, says))[0])
+
+
+def test_the_plan_of_a_query_is_no_log_of_a_loss() -> None:
+    plan = "->  Seq Scan on trades  (cost=0.00..0.00 rows=1 width=266)\n"
+    reply = answer(f"my query uses no index\n```\n{plan * 4}```").reply
+    assert not reply.ours
+
+
 def test_patterns_know_calls_by_their_last_name() -> None:
     tree = ast.parse("a = F.softmax(x, dim=0)\nb = y.softmax(dim=0)\nc = z.softmax(dim=1)")
     found = [ast.unparse(bound["A"]) for _, bound in find("A.softmax(dim=0)", tree)]

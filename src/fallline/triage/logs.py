@@ -28,7 +28,7 @@ _NAME = rf"(?:[\w./@]*(?:loss|norm|scale|mem(?:ory)?)\w*|(?:\w+_)?(?:lr|{_SCORES
 _SPLIT = r"(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval(?:uation)?|dev)"
 _PAIR = re.compile(
     rf"(?i)(?:\b(?P<split>{_SPLIT})[\s:_/|-]{{1,3}})?(?<![\w.])(?P<grad>grad(?:ient)?[ _])?(?P<name>{_NAME})(?:\([^)]*\))?['\"]?\s*(?:[:=]\s*|\s+)(?:tensor\()?"
-    rf"(?P<value>{_VALUE})(?P<unit>\s*[KMGT]i?B?\b|%)?(?:\s*\((?P<mean>{_VALUE})\))?(?![\w/])"
+    rf"(?P<value>{_VALUE})(?P<unit>\s*[KMGT]i?B?\b|%)?(?:\s*\((?P<mean>{_VALUE})\))?(?![\w/]|\.[.\d])"
 )
 _AT = re.compile(
     r"(?i)(?<![/\w])(?P<what>epoch|iter(?:ation)?|(?:global[ _])?step|batch)s?['\"]?[\s:=\[#]*(?P<n>\d[\d,]*(?:\.\d+)?)"
