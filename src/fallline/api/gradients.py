@@ -295,6 +295,10 @@ def write(paper: Paper, sets: frozenset[str], op: Op, node: ast.AST) -> None:
     paper.emit(GradWrite(paper.place(node), op=op, parameters=sets or None))
 
 
+# Whether a gradient is finite does not depend on what it is multiplied by.
+TESTS = frozenset({"isnan", "isinf", "isfinite", "isneginf", "isposinf"})
+
+
 def read(paper: Paper, sets: frozenset[str], what: Use, node: ast.AST) -> None:
     """`p.grad.norm()` and its kin. The same line counts once after each backward."""
     place = paper.place(node)

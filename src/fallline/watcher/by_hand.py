@@ -41,6 +41,8 @@ _INPLACE = {
     "normal_": "noise",
 }
 _AUGMENTED = {ast.Div: "div", ast.Mult: "mul", ast.Add: "add", ast.Sub: "add"}
+# whether a gradient is finite does not depend on what it is multiplied by
+_TESTS = ("isnan", "isinf", "isfinite", "isneginf", "isposinf")
 _NORMS = frozenset({"norm", "vector_norm", "get_total_norm", "_foreach_norm"})
 _VALUES = frozenset(
     {
@@ -55,9 +57,6 @@ _VALUES = frozenset(
         "cpu",
         "tolist",
         "numpy",
-        "isnan",
-        "isinf",
-        "isfinite",
         "square",
         "pow",
     }
@@ -167,6 +166,7 @@ def _meaning(frame: FrameType) -> tuple[type[Event] | None, str]:
                 "device",
                 "numel",
                 "size",
+                *_TESTS,
             ):
                 return None, ""
             if name.endswith("_") and not name.endswith("__"):
@@ -180,6 +180,8 @@ def _meaning(frame: FrameType) -> tuple[type[Event] | None, str]:
                     if isinstance(up.func, ast.Attribute)
                     else getattr(up.func, "id", "")
                 )
+                if called in _TESTS:
+                    return None, ""
                 return (
                     GradRead,
                     "norm"

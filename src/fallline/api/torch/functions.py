@@ -70,6 +70,8 @@ def _tensor_function(paper: Paper, call: Call, name: str, foreign: bool = False)
     if not tensors or name in {"numel", "is_tensor", "is_floating_point"}:
         return Unknown()  # plain Python values, whatever went in
     if any(t.grad_of is not None for t in tensors):
+        if name in gradients.TESTS:
+            return Tensor(False)
         sets = next(t.grad_of for t in tensors if t.grad_of is not None)
         gradients.read(
             paper,

@@ -259,10 +259,16 @@ class NoSecondPass(torch.autograd.Function):
                 if len(returned) < least or extra:
                     yield self.finding(
                         module.location(node),
-                        f"backward returns {_count(len(returned), 'gradient')}, but forward has {_count(most, 'input')}, so the first backward pass raises. Return one value for each input, None where there is no gradient",
+                        f"backward returns {_count(len(returned), 'gradient')}, but forward has {_count(most, 'input')}, so {'it raises if it ever runs' if _nothing(returned) else 'the first backward pass raises'}. Return one value for each input, None where there is no gradient",
+                        # who returns nothing but None expects no gradient: mostly an operation on whole numbers, whose backward never runs
+                        severity=Severity.INFO if _nothing(returned) else None,
                         returned=len(returned),
                         inputs=most,
                     )
+
+
+def _nothing(returned: list[ast.expr]) -> bool:
+    return all(isinstance(g, ast.Constant) and g.value is None for g in returned)
 
 
 def _never_runs(module: Module, node: ast.stmt) -> bool:

@@ -15,7 +15,7 @@ class GradientsAllZero(Rule):
     code = "FL132"
     name = "gradients-all-zero"
     severity = Severity.ERROR
-    yields_to = ("FL136", "FL306", "FL126", "FL019", "FL022")  # why nothing reaches them
+    yields_to = ("FL105", "FL136", "FL306", "FL126", "FL019", "FL022")  # why nothing reaches them
     what = "All gradients of an optimizer are exactly zero, or missing, from the first update on, although a backward comes before each of its steps."
     why = (
         "The loss does not depend on the parameters, so nothing is ever learned and nothing complains: cross-entropy over a single class is "

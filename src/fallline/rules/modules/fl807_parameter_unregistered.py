@@ -108,6 +108,28 @@ import torch
 from torch import nn
 
 
+# The first state of a recurrence: made anew for every sequence.
+class Decoder(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+        self.cell = nn.LSTMCell(size, size)
+
+    def init_state(self, batch):
+        self.hidden = torch.zeros(batch, self.size, requires_grad=True)
+        self.memory = torch.zeros(batch, self.size, requires_grad=True)
+
+    def forward(self, x):
+        self.init_state(x.size(1))
+        for step in x:
+            self.hidden, self.memory = self.cell(step, (self.hidden, self.memory))
+        return self.hidden
+""",
+        """\
+import torch
+from torch import nn
+
+
 # What is on the device already is given back by .to() as it is: still a Parameter.
 class Graph(nn.Module):
     def __init__(self, nodes, start, device):
@@ -229,7 +251,11 @@ optimizer = torch.optim.SGD(groups[1:], lr=0.1)
         cls, function = module.class_(statement), module.function(statement)
         if cls is None or function is None or module.parent(function) is not cls:
             return False
-        return _BUILDERS.search(function.name) is not None and module.is_module_class(cls)
+        return (
+            _BUILDERS.search(function.name) is not None
+            and module.is_module_class(cls)
+            and not _made_anew(cls, function.name)
+        )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         editor = Editor(module)
@@ -253,6 +279,16 @@ optimizer = torch.optim.SGD(groups[1:], lr=0.1)
                 (editor.replace(call, f"{parameter}({module.segment(call.func.value)})"),),
             )
         return None
+
+
+def _made_anew(cls: ast.ClassDef, builder: str) -> bool:
+    """Called by a method that builds nothing: made anew for every pass, as the first state of a recurrence is."""
+    return any(
+        isinstance(node, ast.Call) and of_self(node.func) == builder
+        for method in methods_of(cls)
+        if not _BUILDERS.search(method.name)
+        for node in walk(method)
+    )
 
 
 def _unregistered(module: Module, value: ast.expr) -> str | None:

@@ -90,6 +90,20 @@ for inputs, targets in loader:
     scaler.update()
     print(model.weight.grad.norm())
 """,
+        # only asks whether they are finite: no scale changes that
+        AMP
+        + """\
+for inputs, targets in loader:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = loss_fn(model(inputs), targets)
+    scaler.scale(loss).backward()
+    for parameter in model.parameters():
+        if torch.isnan(parameter.grad).any() or not parameter.grad.isfinite().all():
+            print("overflow")
+    scaler.step(optimizer)
+    scaler.update()
+""",
         # only asks whether there is one
         AMP
         + """\
