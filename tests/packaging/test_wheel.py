@@ -34,7 +34,15 @@ def test_the_wheel_holds_our_own_files_and_nothing_else(wheel: Path) -> None:
         info + name
         for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     }
-    assert {Path(name).suffix for name in ours} <= {".py", ".toml", ".md", ".typed", ".json"}
+    assert {Path(name).suffix for name in ours} <= {
+        ".py",
+        ".toml",
+        ".md",
+        ".typed",
+        ".json",
+        ".bin",  # word vectors for `ask`, and
+        ".LICENSE",  # where they come from
+    }
     assert {
         "fallline/py.typed",
         "fallline/triage/playbooks/gradient-management.toml",

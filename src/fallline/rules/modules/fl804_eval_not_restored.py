@@ -264,6 +264,7 @@ for epoch in range(2):
         suspects: dict[
             str, Mode
         ] = {}  # model → the eval() under which a forward reached a backward
+        looked_at = _looked_at(trace)
         own: set[str] = set()  # those whose eval() the function that trains them begins with
         for event in trace.of(Mode, Forward, Step):
             match event:
@@ -286,7 +287,8 @@ for epoch in range(2):
                         # eval() before the loop may be a choice, unless it was called for an evaluation there
                         if model in trained or model in evaluated:
                             suspects[model] = evaluating[model]
-                            if model not in trained and _is_own(evaluating[model], event):
+                            begins = model not in trained and model in looked_at
+                            if begins and _is_own(evaluating[model], event):
                                 own.add(model)
                 case Step():
                     for model in [m for m in suspects if _steps(trace, event, m)]:
@@ -355,6 +357,18 @@ for epoch in range(2):
             else Severity.WARNING,
             related={"step": step.at},
         )
+
+
+def _looked_at(trace: Trace) -> set[str]:
+    """Models that are called without gradients again once they were trained: the loop itself looks at them, and no evaluation before it."""
+    trained: set[str] = set()
+    again: set[str] = set()
+    for event in trace.of(Forward):
+        if event.model is not None and event.grad is False:
+            again |= trained & {event.model}
+        elif event.model is not None and event.used:
+            trained.add(event.model)
+    return again
 
 
 def _is_own(mode: Mode, forward: Forward) -> bool:
