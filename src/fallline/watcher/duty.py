@@ -54,6 +54,7 @@ class Duty:
         self._rest = rest
         self._awaits = awaits
         self.rests = False
+        self._began = False
         self._spent = 0.0
         self._left = 1  # updates of this watched stretch
         self._next = STRETCH  # updates to watch after the rest
@@ -62,8 +63,10 @@ class Duty:
         """An update was watched."""
         known = self._known.get(id(optimizer))
         costs = guess(compared=compared, on_device=known is not None and known.on_device)
+        if not self._began:
+            self._began = True
+            self._pace.starts()
         self._spent += costs
-        self._pace.starts()
         if self._spent < ALLOWANCE:
             return
         self._left -= 1

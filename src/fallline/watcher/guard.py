@@ -142,7 +142,8 @@ class Guard:
             return  # the scaler has looked already
         if measured is not None and self._measured_by_clip(measured, held):
             return
-        if not self.spared(optimizer, index, held):
+        plan = self._plans.get(held)
+        if plan is None or not plan.rests or not self.spared(optimizer, index, held):
             self.look(optimizer, index, held)
 
     def spared(self, optimizer: torch.optim.Optimizer, index: int, held: int) -> bool:

@@ -142,7 +142,7 @@ class Lessons:
 
     def _step(self, call: StepCall, listener: Listener) -> None:
         self._steps += 1
-        listener.step_ends(call.optimizer)
+        listener.learner.step_ends(call.optimizer)
         listener.update_ends(self._steps)
         if listener.full:
             self._judge_beside(listener)

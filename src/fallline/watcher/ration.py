@@ -61,11 +61,11 @@ class Ration:
             plan.seconds += 0.1 * (min(took, 2 * plan.seconds) - plan.seconds)
         update = (now - self._last) / steps  # how long one takes
         self._last, self.rested = now, 0
+        if self.alike:
+            return int(bool(plan.few))  # the number of the update decides before which ones
         if plan.elements <= ALWAYS_BELOW and plan.count <= ALWAYS_TENSORS:
             return 0
         if plan.looks < FIRST or not plan.few:
-            return 0
-        if self.alike:
             return 0
         left = left_for_looks(self._budget, update)
         if plan.seconds <= ALWAYS_WITHIN * left:
