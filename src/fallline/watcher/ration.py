@@ -36,14 +36,9 @@ class Ration:
         self._last = time.perf_counter()
         self.rested = 0  # steps since then
 
-    @property
-    def alike(self) -> bool:
-        """Whether ranks have to decide alike."""
-        return self._recording.world > 1
-
     def spares(self, plan: Plan, index: int) -> bool:
         """Whether a few gradients have to do before this update."""
-        if self.alike:
+        if self._recording.world > 1:
             return bool(plan.few) and index >= FIRST and index % ALIKE != 0
         if plan.rests <= 0:
             return False
@@ -61,7 +56,7 @@ class Ration:
             plan.seconds += 0.1 * (min(took, 2 * plan.seconds) - plan.seconds)
         update = (now - self._last) / steps  # how long one takes
         self._last, self.rested = now, 0
-        if self.alike:
+        if self._recording.world > 1:
             return int(bool(plan.few))  # the number of the update decides before which ones
         if plan.elements <= ALWAYS_BELOW and plan.count <= ALWAYS_TENSORS:
             return 0
