@@ -210,3 +210,78 @@ def test_what_has_a_backward_has_a_graph_wherever_it_comes_from() -> None:
         )
         == []
     )
+
+
+SAMPLES = """\
+import torch
+
+
+class PriorTrainer:
+    def __init__(self, prior, optimizer):
+        self.prior = prior
+        self.optimizer = optimizer
+
+    def step(self, batch):
+        self.prior.train()
+        self.optimizer.zero_grad()
+        self.prior(batch).backward()
+        self.optimizer.step()
+
+    @torch.no_grad()
+    def sample(self, text):
+        return self.prior.sample(text)
+
+    def validate(self, loader):
+        total = 0.0
+        with torch.no_grad():
+            for batch in loader:
+                total += self.prior(batch).item()
+        return total
+"""
+
+
+def test_a_class_that_trains_and_never_rests_answers_in_train_mode() -> None:
+    assert notes(SAMPLES, "FL809") == [17, 23]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        SAMPLES.replace("        total = 0.0\n", "        self.prior.eval()\n"),
+        # a base that is not seen, or that sees to it
+        SAMPLES.replace("class PriorTrainer:", "class PriorTrainer(Trainer):"),
+        "class Trainer:\n    def rest(self):\n        self.prior.eval()\n\n\n"
+        + SAMPLES.replace("class PriorTrainer:", "class PriorTrainer(Trainer):"),
+        # a decorator that may
+        SAMPLES.replace("@torch.no_grad()", "@torch.no_grad()\n    @resting").replace(
+            "def validate", "def training_loss"
+        ),
+        # nobody speaks of modes here
+        SAMPLES.replace("        self.prior.train()\n", ""),
+        # for training: what it samples is what it learns from
+        SAMPLES.replace("def sample", "def sample_negatives").replace(
+            "def validate", "def rollout"
+        ),
+        # both phases in one function
+        SAMPLES.replace("loader):", "loader, training):").replace("text):", "text, mode):"),
+    ],
+)
+def test_a_class_that_leaves_the_mode_to_others_is_left_alone(source: str) -> None:
+    assert notes(source, "FL809") == []
+
+
+SIBLING_CALLED = (
+    SIBLINGS
+    + """\
+
+    def demo(self, items):
+        # EVAL
+        return [self.infer(i) for i in items]
+"""
+)
+
+
+def test_a_caller_that_sets_no_mode_excuses_nothing() -> None:
+    assert notes(SIBLING_CALLED, "FL809") == [20]
+    assert notes(SIBLING_CALLED.replace("# EVAL", "self.model.eval()"), "FL809") == []
+    assert notes(SIBLINGS.replace("def infer", "def generate"), "FL809") == [20]

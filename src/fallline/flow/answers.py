@@ -41,6 +41,7 @@ _LEAVES = frozenset({"numpy", "tolist", "item"})
 _WRITES = re.compile(
     r"(.*\.)?(save_image|imsave|imwrite)|torchaudio\.save|(soundfile|sf|wavfile)\.write"
 )
+_SAMPLES = re.compile(r"(^|_)(sample|sampling|generate|generation|decode|reconstruct)(_|$)", re.I)
 _RESTS = frozenset({"eval"})
 
 
@@ -105,7 +106,9 @@ def left_in_train_mode(module: Module) -> Iterator[tuple[Answer, str]]:
     """Methods that leave the mode as it is, in a class that trains and whose other methods put the same model to rest, and the name of one of those."""
     for answer in _asked(module):
         cls = module.class_(answer.function)
-        if cls is None or not _NAMED.search(answer.function.name):
+        if cls is None or not (
+            _NAMED.search(answer.function.name) or _SAMPLES.search(answer.function.name)
+        ):
             continue
         if _sets_mode(answer.function, answer.model) or "backward" in _body(
             module, answer.function
@@ -117,7 +120,7 @@ def left_in_train_mode(module: Module) -> Iterator[tuple[Answer, str]]:
             continue
         resting = next((m for m in others if _sets_mode(m, answer.model, _RESTS)), None)
         trains = any(_sets_mode(m, answer.model, frozenset({"train"})) for m in others)
-        if resting is None or not trains or _is_called_in(module, cls, answer.function.name):
+        if resting is None or not trains or _is_called_at_rest(cls, answer):
             continue
         yield answer, resting.name
 
@@ -297,9 +300,18 @@ def _sets_mode(function: ast.FunctionDef, model: str, modes: frozenset[str] | No
     )
 
 
-def _is_called_in(module: Module, cls: ast.ClassDef, name: str) -> bool:
-    """Another method calls it, and may have set the mode before."""
-    return any(
-        isinstance(c.func, ast.Attribute) and c.func.attr == name and is_name(c.func.value, "self")
-        for c in below(cls, ast.Call)
-    )
+def _is_called_at_rest(cls: ast.ClassDef, answer: Answer) -> bool:
+    """A method that calls it, or one that calls that, has set the mode before."""
+    around = [answer.function.name]
+    for name in around:  # grows
+        for method in methods_of(cls):
+            if method.name in around:
+                continue
+            if any(
+                isinstance(n, ast.Attribute) and n.attr == name and is_name(n.value, "self")
+                for n in below(method, ast.Attribute)
+            ):
+                if _sets_mode(method, answer.model, _RESTS):
+                    return True
+                around.append(method.name)
+    return False

@@ -14,6 +14,7 @@ from fallline.flow.evaluations import never_in_eval_mode
 from fallline.flow.inference import run_in_train_mode
 from fallline.flow.modes import class_has_mode
 from fallline.flow.modules import module_class
+from fallline.flow.never_rests import never_rests
 from fallline.flow.recording import turns_off
 from fallline.flow.rests import undone_by_train
 from fallline.flow.values import values_of
@@ -57,7 +58,7 @@ towards the validation data. A target network in train mode gives noisy targets.
         "https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval",
     )
     tokens = (
-        b"eval", b"valid", b"test", b"target", b"compute_", b"load", b"pretrained", b"weights", b"pytorch_fid",
+        b".train()", b"eval", b"valid", b"test", b"target", b"compute_", b"load", b"pretrained", b"weights", b"pytorch_fid",
     )  # fmt: skip
 
     def check(self, trace: Trace) -> Iterator[Finding]:
@@ -123,7 +124,9 @@ towards the validation data. A target network in train mode gives noisy targets.
                 " Call eval() after loading the weights",
                 severity=Severity.WARNING,
             )
+        told: set[ast.AST | None] = set()
         for loop, sure in never_in_eval_mode(module):
+            told.add(module.function(loop))
             yield self.finding(
                 module.location(loop),
                 "This evaluation runs in train mode: nothing in this file puts the model into eval mode."
@@ -138,6 +141,15 @@ towards the validation data. A target network in train mode gives noisy targets.
                 " With dropout or BatchNorm in the model the answer depends on chance and on the batch. Call eval() here too",
                 severity=Severity.INFO,
             )
+
+        for asked in never_rests(module):
+            if asked.function not in told:
+                yield self.finding(
+                    module.location(asked.call),
+                    f"`{asked.function.name}` runs `{asked.model}` in train mode: this code calls `{asked.model}.train()`, and nothing here calls eval()."
+                    " With dropout or BatchNorm in the model the answer depends on chance and on the batch. Call eval() before and train() after it",
+                    severity=Severity.WARNING if asked.has_mode else Severity.INFO,
+                )
 
     def _old_probabilities(self, module: Module) -> Iterator[Finding]:
         """A policy whose old log-probabilities are computed without a gradient, in a class that trains it and never leaves train mode."""
