@@ -23,6 +23,9 @@ _CODE = (".py", ".ipynb")
 # where people write down how they run a program
 _SCRIPTS = tuple(".sh .md .rst .yaml .yml .json .toml .cfg .ini .bash .slurm .sbatch".split())
 _LONGEST = 100_000  # a longer one is data
+_MOST_SEARCHED = (
+    48_000_000  # bytes of files kept because they are searched for one word after the other
+)
 # Trees take about a hundred times the memory of their text; the oldest are dropped and parsed again when asked for.
 _MOST_TEXT = 2_500_000
 _COLLECT_AFTER = 6_000_000
@@ -51,8 +54,11 @@ class Project:
         self._folders: dict[str, str] = {}
         self._meant: dict[tuple[str, str], tuple[tuple[Module, ast.AST] | None, set[Question]]] = {}
         self._beside: dict[tuple[str, bytes], tuple[str, ...]] = {}
-        self._below: dict[str, list[str]] = {}
+        self._below: dict[str, dict[tuple[str, ...], list[str]]] = {}
         self._holds: dict[str, bool] = {}
+        self._short: dict[str, list[str]] = {}
+        self._searched: dict[str, bytes] = {}
+        self._room = _MOST_SEARCHED
         self._asked: dict[str, set[Question]] = {}
         self._new: dict[str, set[Question]] = {}
 
@@ -194,10 +200,15 @@ class Project:
         return True
 
     def _has(self, path: str, tokens: tuple[bytes, ...]) -> bool:
-        try:
-            data = self.data(path)
-        except OSError:
-            return False
+        data = self._searched.get(path)
+        if data is None:
+            try:
+                data = self.data(path)
+            except OSError:
+                return False
+            if len(data) <= self._room:
+                self._room -= len(data)
+                self._searched[path] = data
         return any(token in data for token in tokens)
 
     def _search(self, dotted: str, folder: str) -> str | None:
@@ -266,13 +277,15 @@ class Project:
     def _writing(self, root: str, word: bytes) -> tuple[str, ...]:
         key = (root, b"--" + word)
         if key not in self._beside:
-            words = (word, word.replace(b"_", b"-"))
-            self._beside[key] = tuple(
-                path
-                for path in self._files(root, _SCRIPTS)
-                if os.path.getsize(path) <= _LONGEST and self._has(path, words)
-            )
+            words = tuple({word, word.replace(b"_", b"-")})
+            self._beside[key] = tuple(p for p in self._scripts(root) if self._has(p, words))
         return self._beside[key]
+
+    def _scripts(self, root: str) -> list[str]:
+        if root not in self._short:
+            paths = self._files(root, _SCRIPTS)
+            self._short[root] = [path for path in paths if os.path.getsize(path) <= _LONGEST]
+        return self._short[root]
 
     def _files(self, root: str, endings: tuple[str, ...]) -> list[str]:
         """The files below a folder, a few more than are searched where there are many."""
@@ -284,8 +297,12 @@ class Project:
                 for name in sorted(names)
                 if name.endswith(_CODE + _SCRIPTS) and os.path.isfile(os.path.join(folder, name))
             )
-            self._below[root] = list(islice(every, 4 * _WHOLE))
-        return [path for path in self._below[root] if path.endswith(endings)][: _WHOLE + 1]
+            paths = list(islice(every, 4 * _WHOLE))
+            self._below[root] = {
+                kind: [path for path in paths if path.endswith(kind)][: _WHOLE + 1]
+                for kind in (_CODE, _SCRIPTS)
+            }
+        return self._below[root][endings]
 
     def imports(self, module: Module) -> bool:
         """Whether another file of the project imports this one, or may."""
