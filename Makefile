@@ -19,7 +19,7 @@ test: $(VENV)/.test lint
 lint: $(VENV)/.test
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/python -m fallline.docs --check
 
 # Installs into an empty environment for each extra, tries the hooks with pre-commit and prek, and looks at the site.

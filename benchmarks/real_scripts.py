@@ -156,9 +156,10 @@ class Stage:
             shutil.rmtree(out, ignore_errors=True)
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         try:
+            what = ["-m", real.module] if real.module else [script.name]
             done = subprocess.run(
-                [*python, script.name, *shlex.split(real.args)],
-                cwd=script.parent, env=environment, capture_output=True, text=True, timeout=SECONDS,
+                [*python, *what, *shlex.split(real.args)],
+                cwd=folder if real.module else script.parent, env=environment, capture_output=True, text=True, timeout=SECONDS,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip
             status, output, errors = done.returncode, done.stdout, done.stderr

@@ -1,6 +1,6 @@
 """The watcher on a CUDA device: planted faults, the same bits, bad updates that are kept out, no waits, and what it costs.
 
-    PYTHONPATH=src python benchmarks/watch_gpu.py [--only planted|bits|fused|waits|cost|gpt] [--out FILE]
+    PYTHONPATH=src python benchmarks/watch_gpu.py [--only planted|bits|fused|waits|cost|gpt|clock] [--out FILE]
 
 Needs a machine with an accelerator, torch and triton; nothing else. The scripts are those of tests/watcher, with the device
 as torch's default.
@@ -108,8 +108,10 @@ def train(n):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
         optimizer.step()
+        ended.append(time.time())
         optimizer.zero_grad(set_to_none=True)
     torch.cuda.synchronize()
+ended = []
 train(120)
 found = []
 for _ in range(12):
@@ -118,6 +120,7 @@ for _ in range(12):
     found.append((time.perf_counter() - started) / 20)
 middle = sorted(found)[2:-2]  # a device's clock goes up and down by a percent
 print("STEP", sum(middle) / len(middle))
+print("ENDED", ended)
 """
 
 COST = """
@@ -135,7 +138,9 @@ def train(n):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        ended.append(time.time())
     torch.cuda.synchronize()
+ended = []
 train(60)
 best = []
 for _ in range(8):
@@ -143,6 +148,7 @@ for _ in range(8):
     train(25)
     best.append((time.perf_counter() - started) / 25)
 print("STEP", sorted(best)[len(best) // 2])
+print("ENDED", ended)
 """
 
 
@@ -227,19 +233,33 @@ def step_of(
         raise SystemExit(said[-2000:])
     step = float(said.split("STEP")[1].split()[0])
     if watched:
-        print(f"  {name}: {recorded(folder / f'{name}.run', step)}", flush=True)
+        ended = json.loads(said.split("ENDED")[1].strip().splitlines()[0])
+        print(f"  {name}: {recorded(folder / f'{name}.run', ended)}", flush=True)
     return step
 
 
-def recorded(run_folder: Path, step: float) -> str:
-    """The time between two updates as the run folder has it, against the script's own clock."""
+def recorded(run_folder: Path, ended: list[float]) -> str:
+    """The time between two updates as the run folder has it, against the loop's own clock for the same updates.
+
+    Not every update has a row: after a rest the recorded ones may lie anywhere, and a loop that the host bounds is not as fast
+    everywhere. So only the same updates can be compared.
+    """
     sys.path.insert(0, str(ROOT / "src"))
     from fallline.runs.read import read_run
 
-    rows = read_run(run_folder).tracks[0].rows
-    first, last = next(r for r in rows if r.index >= rows[-1].index - 100), rows[-1]
-    between = (last.time - first.time) / (last.index - first.index)  # not every update has a row
-    return f"{1e3 * between:.2f} ms between updates as recorded, {1e3 * step:.2f} by the loop's clock ({between / step:.3f})"
+    track = read_run(run_folder).tracks[0]
+    rows = track.rows[10:]
+    first, last = rows[0], rows[-1]
+    updates = last.index - first.index
+    between = (last.time - first.time) / updates
+    own = (ended[last.index] - ended[first.index]) / updates
+    timed = [r for r in rows if "other" in r.seconds]
+    by_part = sum(sum(r.seconds.values()) for r in timed) / max(len(timed), 1)
+    alone = sum(ended[r.index] - ended[r.index - 1] for r in timed) / max(len(timed), 1)
+    return (
+        f"updates {first.index} to {last.index}: {1e3 * between:.2f} ms between updates as recorded, {1e3 * own:.2f} by the loop's clock "
+        f"({between / own:.3f}); the {len(timed)} that were timed: {1e3 * by_part:.2f} ms by part, {1e3 * alone:.2f} by the loop's clock ({by_part / max(alone, 1e-9):.3f})"
+    )
 
 
 def shown(bare: float, watched: float) -> str:
@@ -249,7 +269,7 @@ def shown(bare: float, watched: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default="")
-    parts = ("planted", "bits", "fused", "waits", "cost", "gpt")
+    parts = ("planted", "bits", "fused", "waits", "cost", "gpt", "clock")
     parser.add_argument("--only", choices=parts, action="append", help="cost takes minutes")
     args = parser.parse_args()
     import torch
@@ -288,6 +308,9 @@ def main() -> int:
             seconds = {w: step_of("gpt", GPT, folder, watched=w) for w in (False, True)}
             result["gpt"] = [seconds[False], seconds[True]]
             print(f"nanoGPT 124M, compiled: {shown(seconds[False], seconds[True])}", flush=True)
+        if "clock" in wanted:
+            for turn in range(2):
+                step_of(f"clock{turn}", COST, folder, watched=True, arguments=("512", "6"))
         cost = []
         sizes = (("512", "6"), ("1024", "12"), ("1024", "12", "fused"))
         for width, layers, *fused in sizes if "cost" in wanted else ():

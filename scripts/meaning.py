@@ -19,6 +19,7 @@ import random
 import re
 from collections import Counter
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "lightning", "
 WIDTH = 128
 ANSWER = 0.4  # as in meaning.py
 DOCSTRINGS, MIXED = 5000, 4000
+PIECE = 2000  # texts that are read before the cache is written
 _SENTENCE = re.compile(r"(?<=[.!?:])\s+|\n\s*\n|\n\s*[-*]\s")
 _OURS = re.compile(
     r"(?i)\b(loss|gradient|train\w*|optimizer|learning rate|batch|epoch|valid\w*|accuracy|gpu|memory|checkpoint|scheduler|model|layer|overfit\w*|nan|precision|distributed|rank|worker|dataloader|lora|adapter|token\w*|label\w*|dropout|norm\w*|weight\w*|seed|dtype|embedding|attention)\b"
@@ -108,11 +110,14 @@ def encoded(texts: list[str]) -> torch.Tensor:
 
         encoder = SentenceTransformer(str(get_model_path()), device="cpu")
         encoder.max_seq_length = 128
-        said = encoder.encode(new, batch_size=64, normalize_embeddings=True)
-        known.update(zip(new, said.astype(np.float16), strict=True))
         CACHE.parent.mkdir(exist_ok=True)
-        vectors = np.stack(list(known.values()))
-        np.savez(CACHE, texts=json.dumps(list(known)), vectors=vectors)
+        for at in range(0, len(new), PIECE):  # kept piece by piece: what was read once is not lost
+            piece = new[at : at + PIECE]
+            said = encoder.encode(piece, batch_size=64, normalize_embeddings=True)
+            known.update(zip(piece, said.astype(np.float16), strict=True))
+            vectors = np.stack(list(known.values()))
+            np.savez(CACHE, texts=json.dumps(list(known)), vectors=vectors)
+            print(f"read {at + len(piece)} of {len(new)} new texts", flush=True)
     return torch.tensor(np.stack([known[t] for t in texts]).astype(np.float32))
 
 
@@ -137,14 +142,14 @@ class Texts:
 
 def _rows(words: list[str], rows: dict[str, int]) -> list[int]:
     single = (rows.get(w) or rows.get(root(w)) for w in words)
-    pairs = (rows.get(f"{a} {b}") for a, b in zip(words, words[1:], strict=False))
+    pairs = (rows.get(f"{a} {b}") for a, b in pairwise(words))
     return [n for n in (*single, *pairs) if n]
 
 
 def vocabulary(ours: list[list[str]], others: list[list[str]]) -> list[str]:
     """The words and the pairs of words that are worth a row; row 0 is of no word."""
-    words, pairs = Counter(w for t in ours for w in t), Counter(p for t in ours for p in zip(t, t[1:], strict=False))  # fmt: skip
-    more, more_pairs = Counter(w for t in others for w in t), Counter(p for t in others for p in zip(t, t[1:], strict=False))  # fmt: skip
+    words, pairs = Counter(w for t in ours for w in t), Counter(p for t in ours for p in pairwise(t))  # fmt: skip
+    more, more_pairs = Counter(w for t in others for w in t), Counter(p for t in others for p in pairwise(t))  # fmt: skip
     single = [w for w in words | more if (words[w] >= 2 or more[w] >= 4) and len(w) < 24]
     double = [p for p in pairs | more_pairs if pairs[p] >= 3 or more_pairs[p] >= 12]
     named = [w for w in single if not _NUMBER.fullmatch(w)]

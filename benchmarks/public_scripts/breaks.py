@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from public_scripts.breaks_drawn import DRAWN
+from public_scripts.breaks_kinds import KINDS
 from public_scripts.breaks_small import SMALL
 from public_scripts.entry import Break, Swap
 
@@ -335,4 +336,5 @@ BREAKS: dict[str, tuple[Break, ...]] = {
     ),
     **DRAWN,
     **SMALL,
+    **KINDS,
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from public_scripts.data_drawn import DRAWN
+from public_scripts.data_kinds import KINDS
 from public_scripts.data_small import SMALL
 
 __all__ = ["WRITERS"]
@@ -290,6 +291,11 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "results": lambda folder: (folder / "results").mkdir(exist_ok=True),
     "corpus": _corpus,
     "alpaca": _alpaca,
+    "cifar ./cifar10": _cifar("./cifar10", 100),
+    "small mnist ./data": _mnist(320, "./data"),
+    "mnist as MNISTDataset": _mnist(160, "./data", name="MNISTDataset"),
+    "fashion": _mnist(1920, "./data", name="FashionMNIST"),
     **DRAWN,
     **SMALL,
+    **KINDS,
 }

@@ -41,4 +41,5 @@ class Real:
     after: str = ""  # the line after which torch is there, where that is not plain to see
     path: tuple[str, ...] = ()  # folders of the repository that Python looks for modules in
     stubs: tuple[str, ...] = ()  # folders in stubs/: packages that are not to be had
+    module: str = ""  # run with `-m`, from the root of the repository
     judged: dict[str, str] = field(default_factory=dict)  # by code, and why

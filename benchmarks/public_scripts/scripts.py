@@ -5,6 +5,7 @@ from __future__ import annotations
 from public_scripts.drawn import DRAWN
 from public_scripts.entry import Real, Swap
 from public_scripts.frameworks import FRAMEWORKS
+from public_scripts.kinds import KINDS
 from public_scripts.small import SMALL
 
 __all__ = ["SCRIPTS"]
@@ -345,4 +346,4 @@ _CLASSIC = (
     ),
 )
 
-SCRIPTS = (*_CLASSIC, *FRAMEWORKS, *DRAWN, *SMALL)
+SCRIPTS = (*_CLASSIC, *FRAMEWORKS, *DRAWN, *SMALL, *KINDS)

@@ -49,6 +49,27 @@ def test_other_lines_around_are_another_cause(project: Path, fallline: Callable)
     assert severities(fallline) == {"a.py": "error", "b.py": "error"}
 
 
+def test_a_function_that_was_copied_between_other_lines_is_reported_once(
+    project: Path, fallline: Callable
+) -> None:
+    """Copies of a model differ in what stands around the method that is the same."""
+    method = """\
+    def encode(self, x):
+        out = self.layer(x)
+        out = nn.Dropout(0.5)(out)
+        out = out.relu()
+        return out
+"""
+    for name in ("a", "b", "c"):
+        (project / f"{name}.py").write_text(
+            f"from torch import nn\n\n\nclass Net(nn.Module):\n    def {name}(self):\n"
+            f"        return '{name}'\n\n{method}\n    def other_{name}(self):\n        return 1\n"
+        )
+    found = json.loads(fallline("check", ".", "--output-format", "json").out)
+    dropped = {f["path"]: f["severity"] for f in found if f["code"] == "FL805"}
+    assert dropped == {"a.py": "error", "b.py": "info", "c.py": "info"}
+
+
 def test_code_of_others_is_noted(project: Path, fallline: Callable) -> None:
     for folder in ("third_party/lib", "fairseq", "ours"):
         (project / folder).mkdir(parents=True)

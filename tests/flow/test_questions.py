@@ -6,13 +6,14 @@ import ast
 
 import pytest
 
-from fallline.flow.checkpoints import loaded_alone, loads, saved_alone, saves
-from fallline.flow.containers import kept_layers
+from fallline.flow.checkpoints import loads, saves
 from fallline.flow.gradients import takes_no_gradient
+from fallline.flow.held import loaded_alone, saved_alone
 from fallline.flow.losses import guarded, in_loss, loss_calls
 from fallline.flow.makers import made_by
 from fallline.flow.ranges import range_of
 from fallline.flow.stacks import stack_of
+from fallline.flow.unregistered import kept_layers
 from fallline.flow.values import values_of
 from fallline.syntax import Module, Project, Source
 
@@ -132,3 +133,19 @@ def test_what_is_saved_and_loaded_under_one_name() -> None:
     assert set(loaded.keys) == {"model"} and not loaded.escapes
     assert set(saves(module)[0].entries) == {"model", "step"}
     assert saved_alone(module) == {"optimizer"} and loaded_alone(module) == {"optimizer"}
+
+
+def test_what_is_made_of_itself_has_an_end() -> None:
+    module = read(
+        "class A:\n    def __init__(self, device):\n        self.x = self.x.to(device)\n"
+        "    def loss(self):\n        return self.x\n"
+    )
+    (asked,) = [r.value for r in module.all(ast.Return) if r.value is not None]
+
+    def inner(made: ast.expr) -> ast.expr | None:
+        match made:
+            case ast.Call(ast.Attribute(of)):
+                return of
+        return None
+
+    assert isinstance(values_of(module).through(asked, inner), ast.Call)

@@ -10,6 +10,7 @@ from fallline.finding import Severity
 from fallline.rules import rule_by_code
 from fallline.syntax import Project, Source
 from fallline.verdict.project import read_paths
+from fallline.verdict.reading import read_text
 
 
 def reported(code: str, text: str) -> list[tuple[int, Severity]]:
@@ -322,3 +323,45 @@ def torch_seed(n):
 random.random()
 """
     assert lines("FL706", text) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "more", "found"),
+    [
+        ("self.scheduler.step(valid_loss)", "", True),
+        ("self.scheduler.step(epoch)", "", False),  # told where it is: nothing to save
+        (
+            "self.scheduler.step(valid_loss)",
+            "torch.save(self.scheduler.state_dict(), 's.pt')",
+            False,
+        ),
+    ],
+)
+def test_one_file_for_each_state(step: str, more: str, found: bool) -> None:
+    text = f"""\
+import torch
+from copy import deepcopy
+
+
+class Trainer:
+    def __init__(self, model, optimizer, scheduler):
+        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
+        self.scheduler = scheduler
+
+    def fit(self, loader, epochs):
+        for epoch in range(epochs):
+            for x in loader:
+                self.optimizer.zero_grad()
+                self.model(x).mean().backward()
+                self.optimizer.step()
+            valid_loss = self.validate()
+            {step}
+            self.save_checkpoint(epoch)
+
+    def save_checkpoint(self, epoch):
+        torch.save(deepcopy(self.optimizer.state_dict()), "optimizer.pt")
+        torch.save(self.model.state_dict(), "model.pt")
+        {more or "pass"}
+"""
+    missing = [f.evidence["missing"] for f in read_text(text) if f.code == "FL701"]
+    assert (["the scheduler"] in missing) is found

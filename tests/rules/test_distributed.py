@@ -180,6 +180,186 @@ def test_saved_by_a_helper_in_another_file(tmp_path: Path, monkeypatch: pytest.M
     assert not any(code == "FL305" for code, _, _ in _places("train.py"))
 
 
+def test_saved_by_a_method_of_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(
+        "import torch\n\nclass Net:\n    def __init__(self, net):\n        self.net = net\n\n"
+        "    def save(self, path):\n        torch.save(self.net.state_dict(), path)\n"
+    )
+    main = "import torch\nimport torch.distributed as dist\nfrom model import Net\ndist.init_process_group('nccl')\nmodel = Net(torch.nn.Linear(2, 2))\n"
+    Path("train.py").write_text(main + "model.save('model.pt')\n")
+    assert ("FL305", "train.py", 6) in _places("train.py")
+    Path("train.py").write_text(main + "if dist.get_rank() == 0:\n    model.save('model.pt')\n")
+    assert not any(code == "FL305" for code, _, _ in _places("train.py"))
+
+
+@pytest.mark.parametrize(
+    ("test", "found"), [("rank > -1", True), ("torch.distributed.get_rank() == 0", False)]
+)
+def test_saved_by_a_helper_that_is_not_told_the_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, test: str, found: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("helpers.py").write_text(
+        f"import torch\n\ndef save(model, path, rank=-1):\n    if {test}:\n        if rank == 0:\n"
+        "            torch.save(model.state_dict(), path)\n    else:\n        torch.save(model.state_dict(), path)\n"
+    )
+    Path("train.py").write_text(
+        "import torch\nimport torch.distributed as dist\nfrom helpers import save\ndist.init_process_group('nccl')\n"
+        "if rank == 0:\n    save(model, 'last.pt', rank)\nsave(model, 'best.pt')\n"
+    )
+    assert (("FL305", "train.py", 7) in _places("train.py")) is found
+
+
+@pytest.mark.parametrize(
+    ("method", "loop", "found"),
+    [
+        ("", "loader.sampler.set_epoch(epoch)", True),
+        ("", "loader.batch_sampler.sampler.set_epoch(epoch)", False),
+        (
+            "    def set_epoch(self, epoch):\n        self.sampler.set_epoch(epoch)\n",
+            "loader.sampler.set_epoch(epoch)",
+            False,
+        ),
+    ],
+)
+def test_the_epoch_stops_at_a_batch_sampler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, loop: str, found: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data.py").write_text(f"""\
+import torch
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+class BucketBatchSampler(torch.utils.data.BatchSampler):
+    def __init__(self, sampler, size):
+        self.sampler, self.size = sampler, size
+
+{method}
+    def __iter__(self):
+        yield from super().__iter__()
+
+
+def loaders(data, size, shuffle):
+    sampler = DistributedSampler(data, shuffle=shuffle)
+    batches = BucketBatchSampler(sampler, size)
+    return DataLoader(data, batch_sampler=batches)
+""")
+    Path("train.py").write_text(
+        f"from data import loaders\nloader = loaders(data, 8, True)\nfor epoch in range(9):\n    {loop}\n    for batch in loader:\n        step(batch)\n"
+    )
+    line = 15 if not method else 17
+    places = {(c, p) for c, p, at in _places("data.py", "train.py") if abs(at - line) < 2}
+    assert (("FL303", "data.py") in places) is found
+
+
+@pytest.mark.parametrize(("body", "found"), [("pass", True), ("self.sampler.set_epoch(epoch)", False)])  # fmt: skip
+def test_a_sampler_that_a_class_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, found: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("other.py").write_text("def tell(sampler, epoch):\n    sampler.set_epoch(epoch)\n")
+    Path("train.py").write_text(f"""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+class Learner:
+    def __init__(self, data):
+        self.sampler = DistributedSampler(data)
+        self.loader = DataLoader(data, 8, sampler=self.sampler)
+
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            {body}
+            for batch in self.loader:
+                self.update(batch)
+""")
+    assert (("FL303", "train.py", 6) in _places("train.py", "other.py")) is found
+
+
+def test_a_sampler_in_a_batch_sampler_that_is_told_itself() -> None:
+    text = """\
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
+
+
+def main(data):
+    sampler = DistributedSampler(data)
+    batches = BatchSampler(sampler, 8, drop_last=True)
+    loader = DataLoader(data, batch_sampler=batches)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for batch in loader:
+            step(batch)
+"""
+    assert "FL303" not in {f.code for f in read_text(text)}
+
+
+@pytest.mark.parametrize(
+    ("loop", "told", "found"),
+    [
+        ("self.loader", "pass", True),
+        ("self.loader", "self.loader.sampler.set_epoch(epoch)", False),
+        ("prepared(self.loader)", "pass", False),  # somebody else has it, too
+    ],
+)
+def test_a_loader_that_one_method_makes_and_another_goes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loop: str, told: str, found: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("other.py").write_text("def tell(sampler, epoch):\n    sampler.set_epoch(epoch)\n")
+    Path("train.py").write_text(f"""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+from other import prepared
+
+
+class Recipe:
+    def setup(self, data):
+        self.loader, self.size = self.loaders(data)
+
+    def loaders(self, data):
+        sampler = DistributedSampler(data)
+        loader = DataLoader(data, 8, sampler=sampler)
+        return loader, len(data)
+
+    def fit(self, epochs):
+        for epoch in range(epochs):
+            {told}
+            for batch in {loop}:
+                self.update(batch)
+""")
+    assert (("FL303", "train.py", 11) in _places("train.py", "other.py")) is found
+
+
+@pytest.mark.parametrize(
+    ("given", "end", "found"),
+    [
+        ("None", "return loader", True),
+        ("sampler", "return loader", False),
+        ("None", "return sampler, loader", True),
+        ("None", "return sampler", False),  # whoever gets it makes another loader
+    ],
+)
+def test_a_sampler_that_its_loader_never_gets(given: str, end: str, found: bool) -> None:
+    """A different function has a sampler of the same name, and gives it to its own loader."""
+    text = f"""\
+from torch.utils.data import DataLoader, DistributedSampler
+
+
+def training(data):
+    sampler = DistributedSampler(data)
+    loader = DataLoader(data, 8, sampler={given})
+    {end}
+
+
+def checks(other):
+    sampler = DistributedSampler(other, shuffle=False)
+    return DataLoader(other, 8, sampler=sampler)
+"""
+    assert (("FL304", 6) in {(f.code, f.at.line) for f in read_text(text)}) is found
+
+
 def _places(*paths: str) -> set[tuple[str, str, int]]:
     return {
         (f.code, f.at.path, f.at.line) for reading in read_paths(paths) for f in reading.findings

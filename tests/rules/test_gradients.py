@@ -287,9 +287,9 @@ def test_the_harm_is_that_of_the_optimizer_found() -> None:
     clipped = next(rule.check(trace("[F B]*2 C S Z " * 2, ADAM)))
     assert "SGD's step is that many times too large" in sgd.message
     assert "AdamW itself divides it out" in adam.message
-    # Adam takes the same step; what is off is the threshold of a clip
+    # Adam takes the same step, also where the threshold of a clip is off: readers of code found that harmless each time
     severities = (sgd.severity.value, clipped.severity.value, adam.severity.value)
-    assert severities == ("error", "warning", "info")
+    assert severities == ("error", "info", "info")
 
 
 def test_a_flushed_remainder_divided_by_the_window_is_only_noted() -> None:

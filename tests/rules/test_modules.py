@@ -10,6 +10,7 @@ from fallline.rules import rule_by_code
 from fallline.syntax import Project, Source
 from fallline.syntax.edits import apply
 from fallline.verdict.project import read_paths
+from fallline.verdict.reading import read_text
 from traces import codes, trace
 
 
@@ -390,3 +391,31 @@ def test_requires_grad_switched_on_later(switch: str) -> None:
 )
 def test_tensors_that_are_fine(body: str) -> None:
     assert reported("FL807", net(body)) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "lines"),
+    [
+        ("torch.tensor(numbers, requires_grad=True).to(self.device)", [7, 8]),
+        ("torch.nn.Parameter(torch.tensor(numbers))", []),
+        ("torch.tensor(numbers).to(self.device)", []),
+    ],
+)
+def test_tensors_that_a_method_makes(made: str, lines: list[int]) -> None:
+    text = f"""\
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self, numbers):
+        super().__init__()
+        self.first = self._weight(numbers)
+        self.second = self._weight(numbers)
+
+    def _weight(self, numbers):
+        return {made}
+
+    def forward(self, x):
+        return x @ self.first @ self.second
+"""
+    assert [f.at.line for f in read_text(text) if f.code == "FL807"] == lines

@@ -41,7 +41,7 @@ def test_names_stay_in_their_place() -> None:
     assert [(n.id, n.col_offset) for n in ast.walk(tree) if isinstance(n, ast.Name)][1] == ("y", 17)
 
 
-@pytest.mark.parametrize("code", ['print "x"\n', "def f(:\n", 'f"{x y}"\n', "x = 'never closed\n"])
+@pytest.mark.parametrize("code", ["print `x`\n", "def f(:\n", 'f"{x y}"\n', "x = 'never closed\n"])
 def test_what_no_python_reads_is_unreadable(code: str) -> None:
     with pytest.raises(UnreadableError):
         Source("a.py", code).parse()

@@ -15,3 +15,10 @@ RECORDED |= {
     "lightning-unused-parameters": "RuntimeError: It looks like your LightningModule has parameters that were not used in producing the loss returned by training_step. If this is intentional, you must enable the detection of unused parameters in DDP, either by setting the string value `strategy='ddp_find_unused_parameters_true'` or by setting the flag in the strategy with `strategy=DDPStrategy(find_unused_parameters=True)`.",
     "deepspeed-engine-without-optimizer": "AttributeError: 'DeepSpeedZeRoOffload' object has no attribute 'backward'",
 }
+RECORDED |= {
+    "mask-values-out-of-range": "../aten/src/ATen/native/cuda/NLLLoss2d.cu:103: nll_loss2d_forward_kernel: block: [5,0,0], thread: [996,0,0] Assertion `t >= 0 && t < n_classes` failed.",
+    "fsdp-optimizer-of-other-parameters": "ValueError: The optimizer does not seem to reference any FSDP parameters. HINT: Make sure to create the optimizer after setting up the model by referencing `self.trainer.model.parameters()` in the `configure_optimizers()` hook.",
+}
+RECORDED |= {
+    "batchnorm-of-other-channels": "RuntimeError: running_mean should contain 256 elements not 128",
+}

@@ -15,7 +15,7 @@ from fallline.runs.update import UpdateRow
 from fallline.specialists import SPECIALISTS
 from fallline.triage import answer, playbooks, recognise
 from fallline.triage.numbers import trends
-from fallline.triage.pasted import unfenced
+from fallline.triage.post import Post
 
 
 def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -89,11 +89,13 @@ def test_the_json_contract(capsys: pytest.CaptureFixture[str]) -> None:
 def test_evidence_turns_the_question_round(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Asked about clipping, with a log of a softmax in the loss, it answers about the loss."""
+    """Asked about clipping, with a log of 1 minus a sigmoid in the loss, it answers about the loss."""
     code = tmp_path / "train.py"
     code.write_text(
         "import torch\n\n\ndef custom_loss(logits, targets):\n"
-        "    p = torch.softmax(logits, dim=-1)\n    return -(targets * torch.log(p)).sum(-1).mean()\n"
+        "    p = torch.sigmoid(logits)\n    return -((1 - targets) * torch.log(1 - p)).mean()\n\n\n"
+        "def train(model, optimizer, loader):\n    for x, y in loader:\n        loss = custom_loss(model(x), y)\n"
+        "        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n"
     )
     status, out, _ = ask(
         capsys,
@@ -328,7 +330,7 @@ def test_code_without_fences_is_read_too() -> None:
     ],
 )
 def test_prose_tracebacks_and_logs_are_no_code(text: str) -> None:
-    assert unfenced(text) == ""
+    assert Post.of(text).code == ""
 
 
 def test_what_is_no_text_is_refused(

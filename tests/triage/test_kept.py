@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +50,26 @@ def test_without_a_folder_it_still_answers(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert kept("table", lambda: MADE) == MADE
+
+
+def test_a_question_unpacks_few_claims_and_loads_no_reader(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from fallline.triage.answer import answer\n"
+        "from fallline.triage.claim import claims\n"
+        "from fallline.triage.evidence import gather\n"
+        "def ask(q): answer(q, gather(q))\n"
+        "ask('my loss is NaN after 100 steps')\n"
+        "claims.cache_clear()\n"  # the first question made the tables, and read all claims for that
+        "ask('should I clip before or after unscale_?')\n"
+        "late = {'fallline.syntax.module', 'fallline.rules', 'fallline.proof.record', 'torch', 'difflib'}\n"
+        "print(len(claims()._made), len(claims()), sorted(late & sys.modules.keys()))\n"
+    )
+    given = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    for _ in range(2):  # the first process reads everything, to make the tables
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True
+        )
+    made, known, late = done.stdout.split(" ", 2)
+    assert int(made) < int(known) / 5
+    assert late.strip() == "[]"

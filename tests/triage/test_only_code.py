@@ -6,7 +6,8 @@ import pytest
 
 from fallline.triage.answer import answer
 from fallline.triage.evidence import gather
-from fallline.triage.pasted import end_of_update, in_a_loop, unfenced
+from fallline.triage.pasted import end_of_update, in_a_loop
+from fallline.triage.post import Post
 
 CLIPS_SCALED = """\
 scaler.scale(loss).backward()
@@ -52,7 +53,7 @@ def test_clean_code_gets_no_lecture() -> None:
 
 @pytest.mark.parametrize("prose", ["loss = nan", "help", "num_workers", "model.eval", "e.g. this"])
 def test_words_that_parse_are_no_code(prose: str) -> None:
-    assert unfenced(prose) == ""
+    assert Post.of(prose).code == ""
 
 
 def test_only_the_inside_of_a_loop_is_put_into_one() -> None:

@@ -118,7 +118,7 @@ def test_patterns_know_calls_by_their_last_name() -> None:
     assert len(list(find("torch.exp(A - A.detach())", twice))) == 1
 
 
-@pytest.mark.parametrize("point", points(), ids=lambda p: p.id)
+@pytest.mark.parametrize("point", list(points()), ids=lambda p: p.id)
 def test_every_point_can_be_parsed(point: object) -> None:
     from fallline.triage.claim import Claim
 

@@ -141,6 +141,13 @@ def test_the_code_of_a_step_is_its_own_fix(tmp_path: Path) -> None:
         ("should I use bf16 or fp16?", None),
         ("is my gradient accumulation right?", None),
         ("can I call optimizer.step() twice?", None),
+        # the other side of what a claim answers
+        ("is dropout disabled in eval mode?", "yes"),
+        ("does model.eval() turn dropout on?", "no"),
+        ("should dropout be off during validation?", "yes"),
+        ("does DDP average the gradients over the ranks?", "yes"),
+        ("should backward be outside autocast?", "yes"),
+        ("does model.eval() turn dropout off", "yes"),
     ],
 )
 def test_a_claim_decides_only_what_it_answers(question: str, verdict: str | None) -> None:
@@ -226,3 +233,101 @@ def test_of_a_watched_run_the_operation_and_its_remedy(tmp_path: Path) -> None:
     flat = " ".join(printed.split())
     assert "Line 15" in flat and "`log` in line 15" in flat and "clamp_min" in flat
     assert "fallline run" not in flat and "checkpoint" not in flat
+
+
+@pytest.mark.parametrize(
+    ("question", "verdict"),
+    [
+        ("We validate under torch.no_grad() without model.eval(). Is it ok?", None),
+        (
+            "We evaluate with torch.no_grad() only. I think I need model.eval() as well if I already use torch.no_grad(). Am I right?",
+            "yes",
+        ),
+        ("explained variance drops to negative sometimes. Is this normal?", "yes"),
+        ("Shouldn't test data be normalised with the mean and std of the training data?", "yes"),
+        (
+            "With bf16 parameters the weight decay is smaller than what bf16 can represent. Is this true?",
+            "yes",
+        ),
+    ],
+)
+def test_a_question_about_the_sentence_before_it(question: str, verdict: str | None) -> None:
+    assert answer(question).reply.verdict == verdict
+
+
+def test_of_wordings_that_ask_opposite_things_the_nearer_one_decides() -> None:
+    own = answer("should I normalise the test set with its own mean and std?").reply
+    theirs = answer("should I normalise the test set with the training mean and std?").reply
+    assert (own.verdict, theirs.verdict) == ("no", "yes") and own.claims == theirs.claims
+
+
+def test_an_open_question_gets_no_yes_or_no() -> None:
+    reply = answer("zero_grad is called after the loss. How can the loss still go backward?").reply
+    assert reply.claims and not re.match(r"(?:Yes|No)\b", reply.answer)
+
+
+def test_two_questions_get_two_answers_and_one_gets_one() -> None:
+    both = "Is a sigmoid needed before BCEWithLogitsLoss? And which weight decay should I use with AdamW?"
+    first, second = answer(both).reply.claims
+    assert first == "softmax-before-ce" and second.startswith("weight-decay")
+    one = "Which weight decay should I use with AdamW? Thanks for any help, is there a paper on it?"
+    assert len(answer(one).reply.claims) == 1
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "KerasTuner: the best epoch is chosen on the validation loss and the hyperparameters are ranked by it, is that leakage?",
+        "I want to implement the backward pass of the gradient penalty in mlpack wgangp_impl.hpp, how?",
+        "How can I freeze one or more layers of a network during training in Torch7 (Lua)?",
+    ],
+)
+def test_other_libraries_are_not_answered_as_torch(question: str) -> None:
+    assert not answer(question).reply.ours
+
+
+@pytest.mark.parametrize(
+    ("question", "says", "never"),
+    [
+        ("With ModelEMAV2 and decay 0.99999 for 25k iterations it is worse than expected. I fixed it following optax with bias correction. Bug or misuse?", "0.99999", "not look like"),
+        ("The loss falls into a constant 0 and the run is fine otherwise. Is there any problem?", "", "Change nothing"),
+        ("We train a 1B model with 230 GB of bilingual data. After 42k iterations the loss spiked and exploded; a lower LR and more warmup did not help.", "", "--card"),
+        ("Pretraining on 230 GB of text: after 42k iterations the loss spiked and exploded; we tried to resume, a lower LR and more warmup.", "before the gradient norm", "--card"),
+        ("Can I fine-tune a 7B model fully on 24 GB with 100 GB of text data?", "into 24 GB", "100 GB"),
+        ("loss is decreasing from 2.3 to 0.5, is this fine?", "Change nothing", "constant"),
+        ("Does a 7B model fit for full fine-tuning with 230 GB of data?", "", "--card 230"),
+        ("I think `ratio` in ppo.py should be detached:\n```python\nsurr1 = ratio.detach() * advantage\n```\nshould it be ratio.detach()?", "no gradient at all", "cheaply"),
+    ],
+)  # fmt: skip
+def test_special_cases(question: str, says: str, never: str) -> None:
+    reply = answer(question, gather(question)).reply
+    told = " ".join([reply.answer, *(f"{a.do} {a.code}" for a in reply.actions)])
+    assert says in told and never not in told
+
+
+def test_a_graph_kept_for_the_step_that_was_not_pasted() -> None:
+    step = "fake = gen(noise)\nloss_critic = critic(fake).mean() - critic(real).mean()\ncritic.zero_grad()\nloss_critic.backward(retain_graph=True)\nopt_critic.step()\n"
+    told = gather(f"one backward for the critic or two?\n```python\n{step}```")
+    assert not any(f.code == "FL403" for f in told.findings)
+    other = step.replace("critic", "head").replace("gen(", "trunk(")
+    alone = gather(f"is this right?\n```python\n{other}```")
+    assert any(f.code == "FL403" for f in alone.findings)
+
+
+def test_who_learns_too_slowly_is_not_told_to_step_less() -> None:
+    code = """\
+net = nn.Sequential(nn.Linear(784, 800), nn.Sigmoid(), nn.Linear(800, 10), nn.Sigmoid())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.001)
+for images, labels in loader:
+    optimizer.zero_grad()
+    for i in range(32):
+        loss = nn.functional.mse_loss(net(images[i]), labels[i])
+        loss.backward()
+    optimizer.step()
+"""
+    question = (
+        f"the network outputs the mean for every input and does not learn\n```python\n{code}```"
+    )
+    evidence = gather(question)
+    told = " ".join([(r := answer(question, evidence).reply).answer, *(a.do for a in r.actions)])
+    assert "0.001 times its gradient" in told and "FL104" not in told

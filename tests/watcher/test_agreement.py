@@ -1,4 +1,7 @@
-"""The watcher says of every specimen what the reader says (`tests/test_rules_contract.py`): the same code at the same line, and nothing of the right ones."""
+"""The watcher says of every specimen what the reader says of its events (`tests/test_rules_contract.py`): the same code at the same line, and nothing of the right ones.
+
+A rule may also look at the text, or at the numbers of a run: a run may be silent about specimens that only these show.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,31 @@ import ast
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from fallline.reader.execute import traces_of
 from fallline.rule import Rule
 from fallline.rules import all_rules
+from fallline.syntax import Project, Source
 
 sys.path.insert(0, str(Path(__file__).parent))
 from specimens import run_once, said_by_fallline
 
 BOTH = [r for r in all_rules() if r._defines("check")]
+
+
+def shown_by_events(rule: Rule, text: str) -> bool:
+    """Whether the reader finds it in what the program does; a rule without other ways always does."""
+    if not rule._defines("check_syntax"):
+        return True
+    module = Project().add(Source.from_bytes("specimen.py", text.encode()))
+    traces = traces_of(module, time.thread_time() + 60)
+    return any(True for trace in traces for _ in rule.check(trace))
+
+
 WRONG = {f"{r.code}_wrong{i}": (r, text) for r in BOTH for i, text in enumerate(r.wrong)}
 RIGHT = {f"{r.code}_right{i}": (r, text) for r in BOTH for i, text in enumerate(r.right)}
 # About devices with a queue; a run on a CPU has none, and the watcher is right to be silent.
@@ -52,7 +69,10 @@ def watched(runs: Path, name: str, rule: Rule) -> set[tuple[str, int]]:
 def test_the_watcher_finds_what_the_specimen_says(runs: Path, name: str) -> None:
     rule, text = WRONG[name]
     want = expected(text) if runs_something(text) and rule.code not in DEVICE_ONLY else set()
-    assert watched(runs, name, rule) == want, (runs / f"{name}.watched").read_text()
+    found = watched(runs, name, rule)
+    if found == set() != want and not shown_by_events(rule, text):
+        return
+    assert found == want, (runs / f"{name}.watched").read_text()
 
 
 @pytest.mark.parametrize("name", RIGHT)

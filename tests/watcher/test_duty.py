@@ -125,6 +125,29 @@ def test_ranks_look_at_all_gradients_before_the_same_updates_watched_or_at_rest(
     assert {clock.watched[i] for i in looked} == {True, False}
 
 
+def test_ranks_at_rest_see_what_clipping_leaves_of_an_infinity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It divides by an infinite norm: a NaN where the infinity was, zeros in the few tensors that are looked at."""
+    clock = Clock(monkeypatch, costs=0.2)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with fallline.watch(out=tmp_path / "run", guard="skip") as watch:
+        for i in range(1000):
+            clock.update()
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).pow(2).mean().backward()
+            if i == 907:
+                middle = model.get_parameter("1.weight").grad
+                assert middle is not None and i % ration.ALIKE != 0
+                middle[0, 0] = float("inf")
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            watch._session.recording.world = 2 if i < 999 else 1
+    assert not clock.watched[907]
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
 def test_ranks_at_rest_keep_bad_updates_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,8 @@ def given(loss: str, value: Tensor) -> str | None:
         ("binary_cross_entropy_with_logits", LOGITS[:, :1].sigmoid().squeeze(1), "FL606"),
         ("nll_loss", F.softmax(LOGITS, 1), "FL612"),
         ("nll_loss", LOGITS, "FL612"),
+        ("kl_div", F.softmax(LOGITS, 1), "FL612"),
+        ("kl_div", LOGITS, "FL612"),
         ("binary_cross_entropy", F.log_softmax(LOGITS[:, :1], 1), "FL612"),
     ],
 )
@@ -44,6 +46,11 @@ def test_what_the_loss_does_not_expect(loss: str, value: Tensor, code: str) -> N
         ("cross_entropy", 10 * F.softmax(LOGITS, 1)),  # scaled on purpose
         ("nll_loss", F.log_softmax(LOGITS, 1)),
         ("nll_loss", F.softmax(LOGITS, 1).log()),
+        ("kl_div", F.log_softmax(LOGITS, 1)),
+        (
+            "kl_div",
+            F.softmax(LOGITS, 1).expand(2, 6, 3),
+        ),  # each against several: minus their dot product is meant
         ("binary_cross_entropy", LOGITS.sigmoid()),
         ("mse_loss", F.softmax(LOGITS, 1)),
     ],

@@ -27,7 +27,7 @@ _SPECIMENS = {
     "FL139": (0,),
     "FL216": (0,),
     "FL606": (0,),
-    "FL612": (0,),
+    "FL612": (0, 3),
 }
 _PLANTED = Path(__file__).parents[1] / "tuning" / "planted"  # for `fallline measure data`
 NEW = {

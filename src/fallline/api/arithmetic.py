@@ -65,9 +65,20 @@ def _ratio(paper: Paper, a: Tensor, b: Tensor, node: ast.AST) -> Tensor:
         if b.per_sample:
             # the mean of each sample: what is averaged over the batch has as many parts in every micro-batch
             return replace(merged(a, b), reduction=None, graph=a.graph)
-        ragged = "ignore_index" not in paper.text(node) or filled_up(paper)
+        ragged = _counts(paper, node) and (
+            "ignore_index" not in paper.text(node) or filled_up(paper)
+        )
         return replace(merged(a, b), reduction="mean", ragged=ragged, graph=a.graph)
     return merged(a, b)
+
+
+def _counts(paper: Paper, node: ast.AST) -> bool:
+    """Divided by how many there are, and not by another sum of numbers: Dice and IoU are ratios, with no mask in them."""
+    match node:
+        case ast.BinOp(above, ast.Div(), below):
+            named = paper.text(above) + paper.text(below)
+            return not re.search(r"(?i)smooth|union|cardinal|intersect|dice|iou", named)
+    return True
 
 
 def _times_a_count(paper: Paper, node: ast.AST) -> bool:

@@ -73,7 +73,8 @@ def backward(
     known = loss.graph is not None or bool(loss.forwards)
     loss.graph = True  # whatever it was, it has a graph, or this would raise
     trained = [f for f in _forwards(paper, loss) if f.grad]
-    wrapped = [f for f in trained if f.wrapper and not f.bypass][-1:]
+    # DDP has nothing to average for a model that is frozen here: the discriminator, in the generator's turn
+    wrapped = [f for f in trained if f.wrapper and not f.bypass and not f.frozen][-1:]
     model = paper.things.get(trained[-1].model or "") if trained else None
     scaled = loss.scaler is not None and loss.scaler.enabled
     in_no_sync = bool(paper.around.unsynced)
@@ -114,7 +115,19 @@ def backward(
     if not loss.forwards:
         # the forward pass was not seen: its backward stands for the iteration that it was in
         loss.forwards = orders(event)
+    _has_graph_too(paper, loss)
     return event
+
+
+def _has_graph_too(paper: Paper, loss: Tensor) -> None:
+    """What a loss was made of by arithmetic has a graph if the loss has one: `(mean / k).backward()` says so of `mean`, and of all that this call returns."""
+    if loss.presumed:
+        paper.updates.walked.add(loss.presumed)
+    source = loss.made_of
+    while source is not None and source.graph is None:
+        source.graph = True
+        source.forwards = source.forwards or loss.forwards
+        source = source.made_of
 
 
 def _kept_before(paper: Paper, loss: Tensor) -> None:

@@ -63,6 +63,7 @@ class Loops:
     nodes: list[tuple[Module, ast.AST]] = field(default_factory=list)
     # how often each of those goes round, where that is decided when it begins
     counts: list[int | None] = field(default_factory=list)
+    ends: list[Value | None] = field(default_factory=list)  # what `range(...)` of each goes up to
     # of each loop: this iteration's id, events before it
     begun: list[tuple[int, int]] = field(default_factory=list)
     iteration: int = 0  # id of the innermost iteration; 0 outside every loop
@@ -80,6 +81,10 @@ class Loops:
             if iteration > born:
                 return any(order >= events for order in forwards)
         return False
+
+    def rounds(self, number: Value) -> bool:
+        """Whether a loop outside of the innermost goes round so often."""
+        return any(end is not None and _same_number(end, number) for end in self.ends[:-1])
 
     def enter(self) -> None:
         """A framework goes over a loader."""
@@ -111,6 +116,8 @@ class Updates:
     backwards: int = 0
     # backward passes that kept their graph, each with the forward passes in it
     retained: list[tuple[Backward, frozenset[int]]] = field(default_factory=list)
+    # what was presumed of losses that a backward walked: the calls that returned them give a graph
+    walked: set[str] = field(default_factory=set)
     # what was kept that may have no graph, until its backward shows that it has
     perhaps: list[tuple[Tensor, Keep]] = field(default_factory=list)
     # events of which nobody knows whether a backward reaches them
@@ -197,6 +204,15 @@ class Paper(Protocol):
 
     def count(self, key: str) -> int:
         """A small number for a count that is not known."""
+
+
+def _same_number(a: Value, b: Value) -> bool:
+    match a, b:
+        case Const(int(known)), Const(int(other)):
+            return known == other
+        case Unknown(became=None, hint=hint), Unknown(became=None, hint=again):
+            return hint == again != ""
+    return False
 
 
 def count_of(paper: Paper, value: Value) -> int | None:

@@ -224,7 +224,21 @@ def _isinstance(paper: Paper, call: Call) -> Value:
             return Const(made is node)
         case ((Thing() | Tensor()), External("builtins.list" | "builtins.tuple" | "builtins.dict")):
             return Const(False)
+        case Tensor(graph=True), _:
+            answers = [_is_a(paper.settled(kind)) for kind in asked]
+            if True in answers or None not in answers:
+                return Const(True in answers)
     return Unknown(paper.text(call.node))
+
+
+def _is_a(kind: Value) -> bool | None:
+    """Whether a tensor with a graph is of this type; None where that is not known."""
+    match kind:
+        case External("torch.Tensor"):
+            return True
+        case External(name) if name.startswith(("builtins.", "numpy.")):
+            return False
+    return None
 
 
 def _chain(paper: Paper, call: Call) -> Value:
@@ -274,8 +288,19 @@ _PASS_THROUGH = re.compile(
     r"|^(?!torch\.)(.*\.)?(tqdm|track|progress_bar|islice)$"
 )
 
+
+def _module(paper: Paper, call: Call) -> Value:
+    """`model = __import__(config["model"])`: a file of classes, whatever it is called."""
+    match [paper.settled(value) for value in call.args[:1]]:
+        case [Const(str(name))]:
+            return External(name)
+    return External("importlib.chosen")
+
+
 LIBRARY = Library(
     functions={
+        "builtins.__import__": _module,
+        "importlib.import_module": _module,
         "builtins.range": _range,
         "builtins.enumerate": _enumerate,
         "builtins.zip": _zip,

@@ -179,6 +179,8 @@ class Tensor(Value):
     raw: bool = False  # as a model returned it
     stored: bool = False  # out of a container
     born: int | None = None  # the iteration that gave it a name
+    # what it was computed from, by an operation that keeps the graph as it is
+    made_of: Tensor | None = field(default=None, repr=False, compare=False)
 
 
 _FIELDS = attrgetter(*Tensor.__dataclass_fields__)
@@ -188,6 +190,7 @@ def replace(tensor: Tensor, **changes: Any) -> Tensor:
     """A copy of a tensor with some of it changed; every operation makes one, so it has to be quick."""
     new = Tensor(*_FIELDS(tensor))
     new.born = None
+    new.made_of = None if "graph" in changes else tensor
     for name, value in changes.items():
         setattr(new, name, value)
     return new
@@ -239,6 +242,7 @@ class Function(Value):
     module: Module
     scope: Any = None
     me: Thing | None = None
+    entered: Any = None  # of a context manager that was called: the frame with what it was given
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fallline.check.sources import Sources
@@ -17,10 +17,15 @@ _NAMED = 3  # files that the message lists
 _NEAR = 12  # lines
 _NUMBER = re.compile(r"\d+")
 
+Lines = tuple[str, ...]
+
 
 def once(findings: Sequence[Finding], sources: Sources) -> list[Finding]:
     """The findings, with those in copies of a file or function, and in further lines like one before, as notes."""
-    return _once_in_files(_once_in_functions(findings, sources), sources)
+    told = _once_in_functions(findings, sources)
+    for same in (_lines, _function):
+        told = _once_in_files(told, sources, same)
+    return told
 
 
 def _once_in_functions(findings: Sequence[Finding], sources: Sources) -> list[Finding]:
@@ -42,10 +47,17 @@ def _once_in_functions(findings: Sequence[Finding], sources: Sources) -> list[Fi
     return told
 
 
-def _once_in_files(findings: Sequence[Finding], sources: Sources) -> list[Finding]:
+def _once_in_files(
+    findings: Sequence[Finding], sources: Sources, same: Callable[[Finding, Sources], Lines]
+) -> list[Finding]:
     groups: dict[tuple[str, ...], list[int]] = {}
+    files: dict[str, set[str]] = {}
+    for finding in findings:
+        if finding.severity is not Severity.INFO:
+            files.setdefault(finding.code, set()).add(finding.at.path)
     for index, finding in enumerate(findings):
-        lines = _lines(finding, sources) if finding.severity is not Severity.INFO else ()
+        graver = finding.severity is not Severity.INFO and len(files[finding.code]) > 1
+        lines = same(finding, sources) if graver else ()
         if len(lines) > _AROUND:  # a line or two alone can be alike by chance
             groups.setdefault((finding.code, *lines), []).append(index)
     told = list(findings)
@@ -65,7 +77,7 @@ def _once_in_files(findings: Sequence[Finding], sources: Sources) -> list[Findin
     return told
 
 
-def _lines(finding: Finding, sources: Sources) -> tuple[str, ...]:
+def _lines(finding: Finding, sources: Sources) -> Lines:
     """The line of a finding between its neighbours; nothing where it cannot be read."""
     text = sources.text(finding.at.path)
     if text is None:
@@ -74,6 +86,19 @@ def _lines(finding: Finding, sources: Sources) -> tuple[str, ...]:
     before = [line.strip() for line in every[max(0, at - 3 * _AROUND) : at] if line.strip()]
     after = [line.strip() for line in every[at : at + 3 * _AROUND] if line.strip()]
     return (*before[-_AROUND:], "here:", *after[: _AROUND + 1])
+
+
+def _function(finding: Finding, sources: Sources) -> Lines:
+    """The function around a finding and the place in it; nothing outside of functions.
+
+    Copies of a class differ in the methods between which a function stands.
+    """
+    text = sources.text(finding.at.path)
+    around = text.function_around(finding.at.line) if text is not None else None
+    if text is None or around is None:
+        return ()
+    lines = [text.line(n).strip() for n in around]
+    return (f"{finding.at.line - around.start}:", *(line for line in lines if line))
 
 
 def _outermost(path: str) -> tuple[int, str]:

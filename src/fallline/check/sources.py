@@ -55,6 +55,20 @@ class Text:
                 return self._spans[index]
         return Span(line, line, self._spans[at - 1].function if at else "")
 
+    def function_around(self, line: int) -> range | None:
+        """The lines of the innermost function that this line is in."""
+        inside = [lines for lines in self._functions if line in lines]
+        return min(inside, key=len, default=None)
+
+    @cached_property
+    def _functions(self) -> list[range]:
+        try:
+            nodes = ast.walk(self.source.parse())
+        except UnreadableError:
+            return []
+        functions = (n for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+        return [range(n.lineno, (n.end_lineno or n.lineno) + 1) for n in functions]
+
     @cached_property
     def _starts(self) -> list[int]:
         return [span.first for span in self._spans]

@@ -77,6 +77,8 @@ class Scheduler(Object):
 
     # (reader) its length is counted in batches of a loader, so it may advance with every batch
     in_batches: bool | None = None
+    # (reader) its length is the number of rounds of a loop around the one in which it advances
+    in_epochs: bool | None = None
     jumps: bool | None = (
         None  # (reader) the rate falls by a factor at every step, as with StepLR(optimizer, 1)
     )

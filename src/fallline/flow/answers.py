@@ -32,9 +32,15 @@ _NAMED = re.compile(
     re.I,
 )
 _OTHERWISE = re.compile(
-    r"train|loss|forward|action|(^|_)act(_|$)|explore|rollout|collect|step_env|fit|monte|mc_|flops|macs|complexity|summary|profil|activation",
+    r"train|loss|forward|explore|rollout|collect|step_env|fit|monte|mc_|flops|macs|complexity|summary|profil|activation",
     re.I,
 )
+_ACTS = re.compile(r"action|(^|_)act(_|$)", re.I)
+# What is kept of an action for the loss has to have its graph.
+_KEPT_OF_ACTIONS = re.compile(
+    r"log_?prob|logp|entrop|value|rsample|append|saved|buffer|memory|history"
+)
+_TESTS = re.compile(r"(?i)(^|_|(?<=[a-z]))(tester|evaluator|validator|predictor)$")
 _PHASE = re.compile(r"(is_)?train(ing)?|mode|phase|backprop|optimi[sz]er|criterion_?opt")
 _RUNS = re.compile(r"forward(_\w+)?|\w+_forward")
 _LEAVES = frozenset({"numpy", "tolist", "item"})
@@ -57,18 +63,19 @@ class Answer:
 def answers(module: Module) -> Iterator[Answer]:
     """Those in which nothing wants a gradient and nothing says whether autograd records."""
     asked = _asked(module)
-    if not asked or module.is_benchmark or _ELSEWHERE.search(module.source.text):
-        return
     for answer in asked:
         rests = _sets_mode(answer.function, answer.model, _RESTS)
         if not rests and (
-            not _leaves(answer.function) or ".train()" in _body(module, answer.function)
+            not _leaves(module, answer.function) or ".train()" in _body(module, answer.function)
         ):
             continue
         if _WANTS_GRADIENTS.search(_body(module, answer.function)):
             continue
-        if not _is_frozen(module, answer.function):
-            yield answer
+        if _is_frozen(module, answer.function):
+            continue
+        if module.is_benchmark or _ELSEWHERE.search(module.source.text):
+            return
+        yield answer
 
 
 def scripted(module: Module) -> tuple[ast.Call, str] | None:
@@ -106,9 +113,8 @@ def left_in_train_mode(module: Module) -> Iterator[tuple[Answer, str]]:
     """Methods that leave the mode as it is, in a class that trains and whose other methods put the same model to rest, and the name of one of those."""
     for answer in _asked(module):
         cls = module.class_(answer.function)
-        if cls is None or not (
-            _NAMED.search(answer.function.name) or _SAMPLES.search(answer.function.name)
-        ):
+        named = _NAMED.search(answer.function.name) or _SAMPLES.search(answer.function.name)
+        if cls is None or not named or _ACTS.search(answer.function.name):
             continue
         if _sets_mode(answer.function, answer.model) or "backward" in _body(
             module, answer.function
@@ -137,9 +143,19 @@ def _asked(module: Module) -> list[Answer]:
         call = next(iter(module.index.inside(function, called)), None)
         if call is None or module.function(call) is not function:
             continue
-        if not _OTHERWISE.search(function.name) and not _asks_which(function):
+        if _OTHERWISE.search(function.name) or _asks_which(function):
+            continue
+        if not _ACTS.search(function.name) or _only_acts(module, function):
             found.append(Answer(function, call, _named(call)))
     return found
+
+
+def _only_acts(module: Module, function: ast.FunctionDef) -> bool:
+    """It gives one action, as numbers, and keeps nothing of it."""
+    if _KEPT_OF_ACTIONS.search(_body(module, function)):
+        return False
+    back = [b.value for b in below(function, ast.Return) if b.value is not None]
+    return bool(back) and not any(isinstance(value, ast.Tuple) for value in back)
 
 
 def _is_frozen(module: Module, function: ast.FunctionDef) -> bool:
@@ -157,8 +173,8 @@ def _is_frozen(module: Module, function: ast.FunctionDef) -> bool:
 
 
 def _modules_by_use(module: Module) -> set[str]:
-    """What this file asks for its parameters or puts to rest is a module, whatever its name."""
-    asked = module.method_calls("parameters", "named_parameters", "eval")
+    """What this file asks for its parameters, fills with weights or puts to rest is a module, whatever its name."""
+    asked = module.method_calls("parameters", "named_parameters", "eval", "load_state_dict")
     return {written(c.func.value) for c in asked if isinstance(c.func, ast.Attribute)} - {"self"}
 
 
@@ -239,13 +255,19 @@ def _asks_which(function: ast.FunctionDef) -> bool:
     return any(_PHASE.fullmatch(a.arg) for a in given)
 
 
-def _leaves(function: ast.FunctionDef) -> bool:
+def _leaves(module: Module, function: ast.FunctionDef) -> bool:
     """What the model says is turned into plain numbers; by the name of the function, or as an array or a list."""
     calls = list(below(function, ast.Call))
     if _leave(calls):
         return True
     left = any(last_name(c) in _LEAVES for c in calls)
-    return left and _NAMED.search(function.name) is not None
+    return left and (_NAMED.search(function.name) is not None or _tests(module, function))
+
+
+def _tests(module: Module, function: ast.FunctionDef) -> bool:
+    """`class Tester`, `class ModelEvaluator`."""
+    cls = module.class_(function)
+    return cls is not None and _TESTS.search(cls.name) is not None
 
 
 def _leave(calls: list[ast.Call]) -> bool:
@@ -269,7 +291,24 @@ def _is_driven(module: Module, function: ast.FunctionDef) -> bool:
     cls = module.class_(function)
     if cls is None or not cls.bases or module.is_module_class(cls):
         return False
-    return any(written(b) not in {"object", "ABC", "abc.ABC"} for b in cls.bases)
+    return not all(_is_silent(module, b) for b in cls.bases)
+
+
+def _is_silent(module: Module, base: ast.expr, depth: int = 4) -> bool:
+    """A class of the project that is derived from such classes or from nothing, and turns no recording off."""
+    if written(base) in {"object", "ABC", "abc.ABC"}:
+        return True
+    name = module.resolve(base) or written(base)
+    local = module.classes.get(name)
+    found = (module, local) if local is not None else None
+    if found is None and module.project is not None:
+        found = module.project.find_class(name, module)
+    if found is None or depth == 0:
+        return False
+    home, above = found
+    if re.search(r"no_grad|inference_mode|grad_enabled", home.segment(above)):
+        return False
+    return all(_is_silent(home, b, depth - 1) for b in above.bases)
 
 
 def _called_without_recording(module: Module, function: ast.FunctionDef, depth: int) -> bool:

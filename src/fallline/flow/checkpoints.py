@@ -19,11 +19,9 @@ __all__ = [
     "Saved",
     "Used",
     "called_functions",
-    "loaded_alone",
     "loads",
     "only_stateless",
     "role_of_key",
-    "saved_alone",
     "saves",
     "saves_of",
     "state_of",
@@ -33,7 +31,7 @@ __all__ = [
 _ROLE_OF_KEY = (
     ("rng", re.compile(r"rng|random|seed|generator_state", re.IGNORECASE)),
     ("scheduler", re.compile(r"sched|lr_state", re.IGNORECASE)),
-    ("scaler", re.compile(r"scaler|(^|_)amp($|_)", re.IGNORECASE)),
+    ("scaler", re.compile(r"(?<![a-z])scaler|(grad|loss|amp)scaler|(^|_)amp($|_)", re.IGNORECASE)),
     ("optimizer", re.compile(r"optim|(^|_)opt($|_|[a-z]?$)", re.IGNORECASE)),
     ("counter", re.compile(r"^(?!best_).*(epoch|step|(^|_)iter|itr)", re.IGNORECASE)),
 )
@@ -45,8 +43,10 @@ _MAKES_SCHEDULER = re.compile(
 )
 # `get_lr_scheduler(optimizer, config)` of the project; not a schedule of noise
 _OWN_SCHEDULER = re.compile(r"(lr_?sched\w*|(get|make|build|create)_scheduler)$", re.IGNORECASE)
+_MEASURED = re.compile(r"(?i)loss|metric|acc|score|valid|reward")
 _SAVES_OR_LOADS = re.compile(r"save|load|resume|checkpoint|ckpt|restore|snapshot", re.IGNORECASE)
-_SAVES = re.compile(r"(^|_)save(_|$)", re.IGNORECASE)
+# `trainer.add_event_handler(event, checkpointer, {"model": model.state_dict()})` saves too
+_SAVES = re.compile(r"(^|_)save(_|$)|^add_event_handler$", re.IGNORECASE)
 _LOGS = frozenset("print info debug warning format write log".split())
 _OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler|swa_utils)(\w+\.)?[A-Z]\w*$")
 _SGD = frozenset({"torch.optim.SGD", "torch.optim.sgd.SGD"})
@@ -278,7 +278,7 @@ def uses(module: Module) -> list[Used]:
             role = _role_of_object(module, node) if name else None
             if role is None or never_given(module, node):
                 continue
-            if role == "scheduler" and not _needs_state(module, node, bool(call.args)):
+            if role == "scheduler" and not _needs_state(module, node, _told(call)):
                 continue
             if role == "scheduler" and _replays(module, call):
                 replayed.add(name)
@@ -355,6 +355,11 @@ def _unless_none(module: Module, node: ast.Name) -> ast.expr:
         case [made]:
             return made
     return node
+
+
+def _told(step: ast.Call) -> bool:
+    """`scheduler.step(epoch)`; one that is given what was measured counts how long it has not improved."""
+    return bool(step.args) and not _MEASURED.search(written(step.args[0]))
 
 
 def _needs_state(module: Module, scheduler: ast.expr, told: bool) -> bool:
@@ -442,24 +447,6 @@ def _makes_dict(module: Module, binding: ast.Name) -> bool:
         case ast.Assign(value=ast.Dict() | ast.Call(ast.Name("dict"))):
             return True
     return False
-
-
-def saved_alone(module: Module) -> set[str]:
-    """The objects whose state has a file of its own: `torch.save(optimizer.state_dict(), path)`."""
-    whats = [Module.argument(call, 0, "obj") for call in module.calls("torch.save")]
-    return {owner for w in whats if w is not None and (owner := state_of(module.value(w)))}
-
-
-def loaded_alone(module: Module) -> set[str | None]:
-    """The roles of objects that are restored from a file of their own: `optimizer.load_state_dict(torch.load(path))`."""
-    found: set[str | None] = set()
-    for call in module.method_calls("load_state_dict"):
-        match call:
-            case ast.Call(ast.Attribute(owner), [state, *_]):
-                made = module.value(state)
-                if isinstance(made, ast.Call) and module.resolve(made.func) == "torch.load":
-                    found.add(role_of_key(last_name(owner)))
-    return found
 
 
 def _read_use(module: Module, use: ast.Name, loaded: Loaded) -> None:

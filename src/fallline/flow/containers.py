@@ -1,30 +1,47 @@
-"""Which layers a module keeps in a plain list or dict, and whether something registers them after all."""
+"""What a plain list or dict holds that a module keeps: layers that are put into it, or that whoever builds the module hands over."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from fallline.flow.callers import passed_for
 from fallline.flow.calls import last_name, names_in, of_self
-from fallline.flow.modules import annotates_module, construction, has_state
+from fallline.flow.modules import annotates_module, construction, function_called, has_state
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name, methods_of, walk
+from fallline.syntax.classes import find_method
+from fallline.syntax.nodes import below, is_name, walk
+from fallline.syntax.once import once
 
-__all__ = ["Kept", "kept_layers", "self_assignment"]
+__all__ = [
+    "Kept",
+    "added",
+    "contents",
+    "elements_called",
+    "for_this_pass",
+    "is_handed_layers",
+    "is_layer",
+    "looks_like_layer",
+    "on_the_spot",
+    "or_empty",
+    "says_layers",
+    "self_assignment",
+]
 
-_REGISTRARS = frozenset({"add_module", "register_module", "setattr"})
-_CONTAINERS = frozenset({"ModuleList", "ModuleDict", "Sequential"})
-_BY_HAND = frozenset({"_modules", "__dict__", "__setattr__"})
-_OWN_METHODS = frozenset({"parameters", "named_parameters", "__setattr__", "train"})
-# Builtins that only look at what they are given.
 _PLAIN_HOLDERS = frozenset("list List Sequence tuple Tuple dict Dict Mapping".split())
+# What `list()` makes a plain list of, whatever it was before.
+_GONE_OVER = _PLAIN_HOLDERS | frozenset({"Iterable", "Collection", "Iterator"})
 _LAYERS = re.compile(r"(^|_)(model|module|layer|block|encoder|decoder)$")
 _MAKES_LAYERS = re.compile(
     r"(^|_)(get|make|build|create|instantiate)_(\w+_)?(layer|block|module|net|network|model|head|encoder|decoder|conv|mlp|expert|stage)(_\w+)?$"
 )
-_LOOKS = frozenset("len enumerate zip range reversed print list sum iter isinstance".split())
+# a class that is handed over: `def __init__(self, block, ...)`, `self.operator_block`
+_CLASS_OF_LAYERS = re.compile(
+    r"(^|_)(layer|block)(_(cls|class|type|fn))?$"
+    r"|^[A-Z]\w*(Conv\dd?|Conv|Convolution|Layer|Block|Linear|Attention|Norm|Cell|Encoder|Decoder|Head|Net|MLP|Transformer|Embedding|LSTM|GRU)$"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +55,7 @@ class Kept:
     value: ast.expr
     made: ast.expr  # the list or dict behind the value
     presumed: bool = False  # that they are layers is known by how they are called alone
+    declared: bool = False  # by what an annotation says: whether they have weights is not seen
 
     @property
     def is_dict(self) -> bool:
@@ -57,40 +75,50 @@ class Kept:
 
     def uses(self) -> Iterator[tuple[ast.Attribute, ast.AST | None]]:
         """Where the class writes `self.<name>`, and what is around it."""
-        for node in below(self.cls, ast.Attribute):
-            if of_self(node) == self.name:
-                yield node, self.module.parent(node)
+        for node in _own_attributes(self.module, self.cls).get(self.name, ()):
+            yield node, self.module.parent(node)
 
     def used_later(self) -> bool:
         """Whether a method other than the constructor reads it."""
         homes = (self.module.function(n) for n, _ in self.uses() if isinstance(n.ctx, ast.Load))
         return any(home is not None and home.name != "__init__" for home in homes)
 
+    def is_evaluated_by_hand(self) -> bool:
+        """`[m.eval() for m in self.models]`, and nowhere `train()`: models that were trained before, to be asked together."""
+        over = {
+            name
+            for node in below(self.cls, ast.For, ast.comprehension)
+            if self.is_mine(node.iter)
+            for name in names_in(node.target)
+        }
+        calls = [
+            (call.func.attr, call.func.value)
+            for call in below(self.cls, ast.Call)
+            if call.func.__class__ is ast.Attribute
+        ]
+        asked = {name for name, of in calls if names_in(of) & over}
+        return "eval" in asked and not asked & {"train", "parameters", "named_parameters"}
 
-def kept_layers(module: Module) -> Iterator[Kept]:
-    """The plain lists and dicts of layers that no one registers."""
-    statements: list[ast.Assign | ast.AnnAssign] = [*module.all(ast.Assign)]
-    for statement in statements + module.all(ast.AnnAssign):
-        match statement.value:  # most of what is assigned is no container that is written here
-            case ast.Attribute() | ast.Constant() | ast.Call(ast.Attribute()):
-                continue
-        name, value = self_assignment(statement)
-        if name is None or value is None:
-            continue
-        made = module.value(value)
-        inside = _contents(module, made)
-        if inside is None or (inside and not any(map(_on_the_spot, inside))):
-            continue
-        cls = module.class_(statement)
-        if cls is None:
-            continue
-        kept = Kept(module, cls, statement, name, value, made)
-        put_in = [*inside, *_added(kept)]
-        sure = any(_is_layer(module, item) for item in put_in) or _says_layers(kept)
-        if not sure and not (any(map(_looks_like_layer, put_in)) and _elements_called(kept)):
-            continue
-        if module.is_module_class(cls) and not _registered(kept):
-            yield kept if sure else replace(kept, presumed=True)
+    def read_by_others(self) -> bool:
+        """Whether code outside the class says `.<name>`, in this file or another: of a model, or of a class made from this one."""
+        inside = {id(node) for node, _ in self.uses()}
+        said = (n for n in self.module.all(ast.Attribute) if n.attr == self.name)
+        if any(id(n) not in inside for n in said):
+            return True
+        project = self.module.project
+        others = project.naming(self.module, self.cls.name) if project is not None else []
+        return any(f".{self.name}" in text for _, text in others)
+
+
+@once
+def _own_attributes(module: Module, cls: ast.ClassDef) -> dict[str, list[ast.Attribute]]:
+    """Where a class writes `self.<name>`, by the name."""
+    found: dict[str, list[ast.Attribute]] = {}
+    for node in below(cls, ast.Attribute):
+        name = of_self(node)
+        if name is not None:
+            found.setdefault(name, []).append(node)
+    return found
 
 
 def self_assignment(statement: ast.AST | None) -> tuple[str | None, ast.expr | None]:
@@ -121,24 +149,83 @@ def items(made: ast.expr) -> list[ast.expr] | None:
     return None
 
 
-def _contents(module: Module, made: ast.expr) -> list[ast.expr] | None:
+def contents(
+    module: Module, made: ast.expr, holders: frozenset[str] = _PLAIN_HOLDERS
+) -> list[ast.expr] | None:
     """Like `items`, and for a list of modules that the constructor was given, what its annotation says it holds."""
     match made:
         case ast.Call(ast.Name("dict"), [ast.Call(ast.Name("zip"), [*_, given])]):
-            return _contents(module, given)
+            return contents(module, given)
         case ast.Call(ast.Name("list" | "tuple"), [given]):
-            return _contents(module, given)
+            return contents(module, given, _GONE_OVER)
         case ast.Name(name):
             scope = module.scope(made)
             match module.bindings(name, scope):
-                case [ast.arg(annotation=ast.Subscript(holder, held))]:
-                    element = held.elts[-1] if isinstance(held, ast.Tuple) else held
-                    plain = last_name(holder) in _PLAIN_HOLDERS
-                    return [element] if plain and annotates_module(module, element) else None
+                case [ast.arg(annotation=ast.expr() as said)]:
+                    held = _held(said, holders)
+                    return [held] if held is not None and annotates_module(module, held) else None
     return items(module.value(made))
 
 
-def _says_layers(kept: Kept) -> bool:
+def _held(annotation: ast.expr, holders: frozenset[str]) -> ast.expr | None:
+    """`nn.Module` of `list[nn.Module]`, `Optional[Sequence[nn.Module]]`, `dict[str, nn.Module] | None`."""
+    match annotation:
+        case ast.Subscript(holder, held) if last_name(holder) == "Optional":
+            return _held(held, holders)
+        case ast.BinOp(said, ast.BitOr(), ast.Constant(None)):
+            return _held(said, holders)
+        case ast.Subscript(holder, ast.Tuple([*_, held])) if last_name(holder) in holders:
+            return held
+        case ast.Subscript(holder, held) if last_name(holder) in holders:
+            return held
+    return None
+
+
+def or_empty(value: ast.expr) -> ast.expr:
+    """`layers` of `layers or []` and `layers if layers is not None else []`."""
+    match value:
+        case ast.BoolOp(ast.Or(), [ast.Name() as given, other]):
+            return given if items(other) == [] else value
+        case ast.IfExp(ast.Compare(ast.Name(asked)), ast.Name(name) as given, other):
+            return given if asked == name and items(other) == [] else value
+    return value
+
+
+def is_handed_layers(kept: Kept) -> bool:
+    """An argument whose elements the class calls, and for which the project hands over plain lists of layers."""
+    match kept.made:
+        case ast.Name() as given if elements_called(kept) or _goes_on(kept):
+            passed = [(home, _filled(home, v)) for home, v in passed_for(kept.module, given)]
+        case _:
+            return False
+    known = [(home, held) for home, held in passed if held]
+    return bool(known) and all(any(is_layer(home, h) for h in held) for home, held in known)
+
+
+def _filled(home: Module, value: ast.expr) -> list[ast.expr] | None:
+    """What a list holds that is written here, or made empty and filled by the loop after it; None for anything else."""
+    if not isinstance(value, ast.Name):
+        return items(value)
+    scope = home.scope(value)
+    made = _assigned(home, value)
+    written = [items(m) for m in made or ()]
+    if not written or None in written:
+        return None
+    inside = [item for found in written for item in found or ()]
+    return [*inside, *_put_into(scope or home.tree, lambda node: is_name(node, value.id))]
+
+
+def _assigned(home: Module, name: ast.Name) -> list[ast.expr] | None:
+    """The values of a local name, where all of them can be seen; `x += ...` does not count."""
+    scope = home.scope(name)
+    bound = home.bindings(name.id, scope) or home.bindings(name.id, None)
+    made = [home.parent(b) for b in bound]
+    values = [m.value for m in made if isinstance(m, ast.Assign)]
+    others = [m for m in made if not isinstance(m, ast.Assign | ast.AugAssign)]
+    return values if values and not others else None
+
+
+def says_layers(kept: Kept) -> bool:
     """`self.layers: list[nn.Module] | None`, somewhere in the class, or `layers: list[nn.Module]` in its body."""
     for said in below(kept.cls, ast.AnnAssign):
         if of_self(said.target) != kept.name and not is_name(said.target, kept.name):
@@ -150,56 +237,126 @@ def _says_layers(kept: Kept) -> bool:
     return False
 
 
-def _looks_like_layer(item: ast.expr) -> bool:
-    """`make_block(...)`, `get_layer(config)`: a maker that cannot be seen, named after what it makes."""
+def looks_like_layer(item: ast.expr) -> bool:
+    """`make_block(...)`, `self.block_class(...)`: a maker that cannot be seen, named after what it makes."""
+    match item:
+        case ast.Call(ast.Name(name) | ast.Attribute(ast.Name("self"), name)):
+            if _CLASS_OF_LAYERS.search(name):
+                return True
     return isinstance(item, ast.Call) and _MAKES_LAYERS.search(last_name(item)) is not None
 
 
-def _elements_called(kept: Kept) -> bool:
-    """`for layer in self.layers: x = layer(x)`, `self.layers[i](x)`."""
-    for node, up in kept.uses():
+def elements_called(kept: Kept) -> bool:
+    """`for layer in self.layers: x = layer(x)`, `[layer(x) for layer in self.layers]`, `self.layers[i](x)`."""
+    for _, up in kept.uses():
+        while isinstance(up, ast.Subscript):
+            up = kept.module.parent(up)
         match up:
-            case ast.Subscript() if isinstance(kept.module.parent(up), ast.Call):
-                return getattr(kept.module.parent(up), "func", None) is up
-            case ast.For(ast.Name(name), loop) if loop is node:
-                if any(is_name(c.func, name) and c.args for c in below(up, ast.Call)):
+            case ast.Call(ast.Subscript()):
+                return True
+            case ast.Call(ast.Name("enumerate" | "zip" | "reversed")) as over:
+                up = kept.module.parent(over)
+        match up:
+            case ast.For(target) | ast.comprehension(target):
+                each = names_in(target)
+                around = up if isinstance(up, ast.For) else kept.module.parent(up) or up
+                if any(_calls_one_of(c, each) for c in below(around, ast.Call)):
                     return True
     return False
 
 
-def _on_the_spot(item: ast.expr) -> bool:
+def _calls_one_of(call: ast.Call, names: set[str]) -> bool:
+    """`layer(x)`, `layer.forward(x)`."""
+    match call.func:
+        case ast.Name(name) | ast.Attribute(ast.Name(name), "forward"):
+            return name in names and bool(call.args or call.keywords)
+    return False
+
+
+def _goes_on(kept: Kept) -> bool:
+    """`Flow(self.layers)(x)` in `forward`: a module made for this pass alone."""
+    return any(isinstance(up, ast.Call) and for_this_pass(kept, up) for _, up in kept.uses())
+
+
+def on_the_spot(item: ast.expr) -> bool:
     return isinstance(item, ast.Call | ast.Name | ast.Attribute)
 
 
-def _added(kept: Kept) -> Iterator[ast.expr]:
-    """What is put into the container later: append, insert, extend, +=, and assignment to a key."""
-    for node in walk(kept.cls):
+def added(kept: Kept) -> Iterator[ast.expr]:
+    """What is put into the container later."""
+    return _put_into(kept.cls, kept.is_mine)
+
+
+def _put_into(around: ast.AST, is_it: Callable[[ast.AST], bool]) -> Iterator[ast.expr]:
+    """What is put into a container: append, insert, extend, +=, and assignment to a key."""
+    for node in walk(around):
         match node:
-            case ast.Call(ast.Attribute(holder, method), [*_, last]) if kept.is_mine(holder):
+            case ast.Call(ast.Attribute(holder, method), [*_, last]) if is_it(holder):
                 if method in {"append", "insert"}:
                     yield last
                 elif method in {"extend", "update"}:
                     yield from items(node.args[0]) or ()
             case ast.AugAssign(target, _, ast.List() | ast.ListComp() as more):
-                if kept.is_mine(target):
+                if is_it(target):
                     yield from items(more) or ()
-            case ast.Assign([ast.Subscript(holder), *_], value) if kept.is_mine(holder):
+            case ast.Assign([ast.Subscript(holder), *_], value) if is_it(holder):
                 yield value
 
 
-def _is_layer(module: Module, item: ast.expr) -> bool:
+def is_layer(module: Module, item: ast.expr) -> bool:
     """A layer made on the spot, held by a local name that no attribute registers, or named by an annotation."""
-    if annotates_module(module, item):
+    if annotates_module(module, item) or _says_it_gives_layers(module, item):
         return True
     match item:
         case ast.Call(ast.Attribute(attr="deepcopy") | ast.Name("deepcopy"), [ast.Name() as given]):
             return _is_handed_layer(module, given)
+        case ast.Call(
+            ast.Attribute(attr="deepcopy") | ast.Name("deepcopy"),
+            [ast.Attribute(ast.Name("self"), name) as given],
+        ):
+            cls = module.class_(given)
+            values = module.attribute_values(cls, name) if cls is not None else []
+            return bool(values) and all(has_state(module, v) for v in values)
         case ast.Call(ast.Name() as maker) if (default := _default(module, maker)) is not None:
             return has_state(module, ast.Call(default, item.args, item.keywords))
     if not isinstance(item, ast.Name):
-        return has_state(module, item)
-    made = module.value(item)
-    return made is not item and has_state(module, made) and not _has_attribute(module, item)
+        inner = items(item) or ()  # a list of lists
+        return has_state(module, item) or any(is_layer(module, i) for i in inner)
+    if _has_attribute(module, item):
+        return False
+    made = _assigned(module, item) or []
+    if any(has_state(module, m) or _says_it_gives_layers(module, m) for m in made):
+        return True
+    return any(is_layer(module, i) for i in _filled(module, item) or ())
+
+
+def _says_it_gives_layers(module: Module, item: ast.expr) -> bool:
+    """`self.make_block(n)` of `def make_block(self, n) -> nn.Module`, or `-> list[Block]`."""
+    maker: tuple[Module, ast.AST] | None = None
+    match item:
+        case ast.Call(ast.Attribute(ast.Name("self"), name)):
+            cls = module.class_(item)
+            maker = find_method(module, cls, name) if cls is not None else None
+        case ast.Call(func):
+            maker = function_called(module, func)
+    match maker:
+        case home, ast.FunctionDef(returns=ast.expr() as said):
+            held = _held(said, _PLAIN_HOLDERS)
+            if annotates_module(home, said if held is None else held):
+                # not one that the model has already
+                return not any(_of_the_model(r) for r in below(maker[1], ast.Return))
+    return False
+
+
+def _of_the_model(given: ast.Return) -> bool:
+    match given.value:
+        case ast.Call(ast.Name("getattr"), [ast.Name("self"), *_]):
+            return True
+        case ast.expr() as value:
+            return any(of_self(n) is not None for n in below(value, ast.Attribute)) and not (
+                below(value, ast.Call)
+            )
+    return False
 
 
 def _default(module: Module, name: ast.Name) -> ast.expr | None:
@@ -229,7 +386,7 @@ def _is_handed_layer(module: Module, given: ast.Name) -> bool:
         case [ast.arg(annotation=annotation)]:
             said = annotation is not None and annotates_module(module, annotation)
             return said or _LAYERS.search(given.id) is not None
-    return _is_layer(module, given)
+    return is_layer(module, given)
 
 
 def _has_attribute(module: Module, item: ast.Name) -> bool:
@@ -246,156 +403,9 @@ def _has_attribute(module: Module, item: ast.Name) -> bool:
     return False
 
 
-# -- who registers them after all ------------------------------------------------------------------------------
-
-
-def _registered(kept: Kept) -> bool:
+def for_this_pass(kept: Kept, call: ast.Call) -> bool:
+    """A module that `forward` makes registers nothing with this one."""
     return (
-        _by_hand(kept.cls)
-        or _wrapped(kept)
-        or _handed_on(kept)
-        or _hidden_on_purpose(kept)
-        or _chosen_from(kept)
-        or _of_registered(kept)
-        or _asked_for_parameters(kept)
-        or _only_chosen_from(kept)
-        or _deleted(kept)
+        construction(kept.module, call) is not None
+        and getattr(kept.module.function(call), "name", "") == "forward"
     )
-
-
-def _deleted(kept: Kept) -> bool:
-    """`del self.x_proj`, when its weights have become one Parameter: the layers were only there to initialise it."""
-    return any(isinstance(node.ctx, ast.Del) for node, _ in kept.uses())
-
-
-def _asked_for_parameters(kept: Kept) -> bool:
-    """`self.encoder[name].parameters()`: the author hands them to the optimizer by hand."""
-    for node in walk(kept.cls):
-        match node:
-            case ast.Call(ast.Attribute(ast.Subscript(holder), "parameters")) if kept.is_mine(
-                holder
-            ):
-                return True
-    return False
-
-
-def _only_chosen_from(kept: Kept) -> bool:
-    """Every use but the making takes one by a key that is not written down, and forward has none: a table of choices."""
-    reads = [(node, up) for node, up in kept.uses() if isinstance(node.ctx, ast.Load)]
-    by_key = [
-        node
-        for node, up in reads
-        if isinstance(up, ast.Subscript)
-        and isinstance(up.ctx, ast.Load)
-        and isinstance(up.slice, ast.Name)
-    ]
-    inside = [kept.module.function(node) for node, _ in reads]
-    forward = any(f is not None and getattr(f, "name", "") == "forward" for f in inside)
-    return kept.is_dict and bool(by_key) and len(by_key) == len(reads) and not forward
-
-
-def _of_registered(kept: Kept) -> bool:
-    """`[nn.Sequential(layer) for layer in self.features]`: nothing but layers that the model has already."""
-    match kept.made:
-        case ast.ListComp(
-            ast.Call(args=[ast.Name(layer)]), [ast.comprehension(ast.Name(drawn), source)]
-        ):
-            return layer == drawn and any(of_self(n) for n in below(source, ast.Attribute))
-    return False
-
-
-def _by_hand(cls: ast.ClassDef) -> bool:
-    """add_module, setattr(self, ...), self._modules, or a `parameters` or `train` of its own: the author takes care of it."""
-    for node in walk(cls):
-        match node:
-            case ast.Call(ast.Name("setattr"), [_, _, ast.Call() as value]):
-                if last_name(value) != "Parameter":
-                    return True
-            case ast.Call(ast.Attribute(attr=name) | ast.Name(name)) if name in _REGISTRARS:
-                return True
-            case ast.Attribute(attr=name) if name in _BY_HAND:
-                return True
-            case ast.FunctionDef(name) if name in _OWN_METHODS:
-                return True
-    return False
-
-
-def _wrapped(kept: Kept) -> bool:
-    """The attribute, or the local list behind it, goes into ModuleList, Sequential or another call that may register it."""
-    for call in (n for n in below(kept.cls, ast.Call)):
-        match call.func:
-            case ast.Name(name) if name in _LOOKS and kept.module.resolve(call.func) is None:
-                continue
-        given = [*call.args, *(k.value for k in call.keywords)]
-        if any(kept.is_mine(_container_behind(a)) for a in given) and not _looks(kept, call):
-            return True
-    values = map(kept.module.value, kept.module.attribute_values(kept.cls, kept.name))
-    # None holds the place until the list is made
-    made = (v for v in values if not (isinstance(v, ast.Constant) and v.value is None))
-    return any(_contents(kept.module, v) is None for v in made)
-
-
-def _looks(kept: Kept, call: ast.Call) -> bool:
-    """A function of the project that goes over the layers, as `init_weights(self.layers)`: it neither returns nor registers them."""
-    name = kept.module.resolve(call.func) or last_name(call)
-    project = kept.module.project
-    function: ast.AST | None = kept.module.functions.get(name)
-    if function is None and project is not None:
-        found = project.find(name, kept.module)
-        function = found[1] if found is not None else None
-    if not isinstance(function, ast.FunctionDef):
-        return False
-    calls = {last_name(n) for n in below(function, ast.Call)}
-    returns = any(n.value is not None for n in below(function, ast.Return))
-    return not returns and calls.isdisjoint(_REGISTRARS | _CONTAINERS)
-
-
-def _container_behind(argument: ast.expr) -> ast.expr:
-    """The container in `*x`, `list(x.values())`, `x.values()`, `list(x)`."""
-    match argument:
-        case ast.Starred(inner) | ast.Call(ast.Name("list" | "tuple"), [inner, *_]):
-            return _container_behind(inner)
-        case ast.Call(ast.Attribute(inner, "values")):
-            return inner
-    return argument
-
-
-def _handed_on(kept: Kept) -> bool:
-    """`for layer in layers: sequence.append(layer)`: each layer of the local list goes on to where it may be registered."""
-    if not isinstance(kept.value, ast.Name):
-        return False
-    for loop in (n for n in below(kept.cls, ast.For)):
-        if kept.value.id in names_in(loop.iter):
-            each = names_in(loop.target)
-            calls = (n for n in below(loop, ast.Call))
-            if any(isinstance(a, ast.Name) and a.id in each for c in calls for a in c.args):
-                return True
-    return False
-
-
-def _hidden_on_purpose(kept: Kept) -> bool:
-    """`self.teacher = [net]` read as `self.teacher[0]`: the old trick to keep a module out of parameters()."""
-    match kept.made:
-        case ast.List([_]) | ast.Tuple([_]):
-            reads = [up for node, up in kept.uses() if isinstance(node.ctx, ast.Load)]
-            return all(
-                isinstance(up, ast.Subscript) and kept.module.constant(up.slice) == 0
-                for up in reads
-            )
-    return False
-
-
-def _chosen_from(kept: Kept) -> bool:
-    """`self.net = self.choices[key]`, there or in the method that is asked for it: the one that is used is registered."""
-    methods = {m.name: m for m in methods_of(kept.cls)}
-    for node in walk(kept.cls):
-        asked: ast.AST | None
-        match self_assignment(node):
-            case _, ast.Call(ast.Attribute(attr=method)):
-                asked = methods.get(method)
-            case _, asked:
-                pass
-        for part in walk(asked) if asked is not None else ():
-            if isinstance(part, ast.Subscript) and of_self(part.value) == kept.name:
-                return True
-    return False

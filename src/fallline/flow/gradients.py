@@ -86,9 +86,7 @@ _RANDOM = re.compile(r"Parameter\(.*\b(randn?|normal|uniform)\w*\(|\bEmbedding\(
 
 def begins_random(module: Module, node: ast.expr) -> bool:
     """A row of a parameter or an embedding that begins with random numbers: no output of a model is ever equal to it."""
-    found = values_of(module).origin(node)
-    while isinstance(found, ast.Subscript):
-        found = values_of(module).origin(found.value)
+    found = values_of(module).through(node, lambda n: n.value if isinstance(n, ast.Subscript) else None)  # fmt: skip
     if isinstance(found, ast.Call) and of_self(found.func) is not None:
         found = found.func  # `self.embedding(labels)`
     cls, kept = module.class_(node), of_self(found)

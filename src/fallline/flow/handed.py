@@ -15,7 +15,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.checkpoints import Saved, called_functions, role_of_key, state_of
 from fallline.syntax import Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import below, written
+from fallline.syntax.nodes import below, is_name, written
 
 __all__ = ["Keeper", "handed_saves", "keepers", "left_unrestored"]
 
@@ -57,13 +57,29 @@ def left_unrestored(module: Module) -> Iterator[tuple[ast.Call, str]]:
     for function in module.all(ast.FunctionDef):
         if not _LOADS.search(function.name):
             continue
+        flags = _flags(function)
         names = [a.arg for a in below(function.args, ast.arg) if _OPTIMIZER.fullmatch(a.arg)]
+        names = [name for name in names if name not in flags]
         calls = below(function, ast.Call)
         restores = [c for c in calls if last_name(c) == "load_state_dict"]
         reads = [c for c in calls if module.resolve(c.func) == "torch.load"]
         for name in names:
             if restores and not _does_something_with(module, function, name):
                 yield (reads or restores)[0], name
+
+
+def _flags(function: ast.FunctionDef) -> set[str]:
+    """`resume_optimizer=True`, `optimizer: bool`: whether, and not which."""
+    arguments = function.args
+    plain = [*arguments.posonlyargs, *arguments.args]
+    defaults = [
+        *zip(reversed(plain), reversed(arguments.defaults), strict=False),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    given = {
+        a.arg for a, d in defaults if isinstance(d, ast.Constant) and isinstance(d.value, bool)
+    }
+    return given | {a.arg for a in below(arguments, ast.arg) if is_name(a.annotation, "bool")}
 
 
 def _does_something_with(module: Module, function: ast.FunctionDef, name: str) -> bool:

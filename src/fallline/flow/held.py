@@ -11,7 +11,15 @@ from fallline.flow.checkpoints import Saved, Used, role_of_key, state_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, methods_of
 
-__all__ = ["concerns", "handed_over", "held", "uncalled"]
+__all__ = [
+    "concerns",
+    "handed_over",
+    "held",
+    "left_beside",
+    "loaded_alone",
+    "saved_alone",
+    "uncalled",
+]
 
 # What an optimizer is made of or by, and not an optimizer: `optimizer_class`, `scheduler_kwargs`.
 _RECIPE = re.compile(
@@ -79,6 +87,49 @@ def _stepped(module: Module, name: str) -> bool:
     """Then it is one of those that the file itself advances."""
     receivers = (c.func.value for c in module.method_calls("step") if isinstance(c.func, ast.Attribute))  # fmt: skip
     return any(isinstance(r, ast.Attribute) and r.attr == name for r in receivers)
+
+
+def left_beside(module: Module, used: list[Used]) -> Iterator[tuple[ast.Call, Used]]:
+    """`torch.save(optimizer.state_dict(), "optimizer.pt")`, one file for each state, and no file has the scheduler's: that save, and what it is of."""
+    told: set[str] = set()
+    for call in module.calls("torch.save"):
+        owner = _state_alone(Module.argument(call, 0, "obj"))
+        if owner is None or role_of_key(owner) != "optimizer":
+            continue
+        saved = Saved(module, call, {}, None)
+        for one in used:
+            known = f"{one.name}.state_dict" in module.source.text or one.name in told
+            if one.role in {"scheduler", "scaler"} and not known and concerns(module, saved, one):
+                told.add(one.name)
+                yield call, one
+
+
+def _state_alone(what: ast.expr | None) -> str | None:
+    """`optimizer` of `optimizer.state_dict()`, also of a copy of it."""
+    match what:
+        case ast.Call(ast.Name("deepcopy") | ast.Attribute(attr="deepcopy"), [inner]):
+            return _state_alone(inner)
+        case ast.expr():
+            return state_of(what)
+    return None
+
+
+def saved_alone(module: Module) -> set[str]:
+    """The objects whose state has a file of its own: `torch.save(optimizer.state_dict(), path)`."""
+    whats = [Module.argument(call, 0, "obj") for call in module.calls("torch.save")]
+    return {owner for w in whats if w is not None and (owner := state_of(module.value(w)))}
+
+
+def loaded_alone(module: Module) -> set[str | None]:
+    """The roles of objects that are restored from a file of their own: `optimizer.load_state_dict(torch.load(path))`."""
+    found: set[str | None] = set()
+    for call in module.method_calls("load_state_dict"):
+        match call:
+            case ast.Call(ast.Attribute(owner), [state, *_]):
+                made = module.value(state)
+                if isinstance(made, ast.Call) and module.resolve(made.func) == "torch.load":
+                    found.add(role_of_key(last_name(owner)))
+    return found
 
 
 def uncalled(module: Module) -> Iterator[ast.Attribute]:

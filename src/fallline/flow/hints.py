@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 
 from fallline.flow.algebra import Range, constant
 
@@ -95,6 +96,7 @@ def is_chosen(names: set[str]) -> bool:
     return any(_CHOSEN.search(n) for n in names)
 
 
+@lru_cache(maxsize=4096)
 def named(name: str) -> Range | None:
     """What a name alone says, for arguments whose value cannot be followed."""
     if _LOGITS.search(name):

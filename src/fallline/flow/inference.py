@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from fallline.flow.calls import last_name
@@ -12,9 +13,9 @@ from fallline.flow.modes import calls_with_mode, class_has_mode, made_with_mode
 from fallline.flow.modules import function_called, module_class
 from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import is_name, walk, written
+from fallline.syntax.nodes import below, is_name, walk, written
 
-__all__ = ["run_in_train_mode"]
+__all__ = ["LeftOut", "left_out_of_rest", "run_in_train_mode"]
 
 Place: TypeAlias = ast.FunctionDef | ast.ClassDef | ast.Module
 
@@ -248,3 +249,103 @@ def _hands_on(function: ast.FunctionDef, call: ast.Call, model: ast.expr) -> boo
         if isinstance(c, ast.Call)
         for a in (*c.args, *(k.value for k in c.keywords))
     )
+
+
+_TRAINS = re.compile(
+    r"\.backward\(|zero_grad|\.step\(|\.fit\(|Trainer|Lightning|onnx|jit\.|quantiz"
+)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A model that is loaded beside one that is put to rest, and is not put to rest itself."""
+
+    load: ast.Call
+    model: str
+    other: str
+    has_mode: bool  # it is seen to have layers that are different in eval mode
+
+
+def left_out_of_rest(module: Module) -> Iterator[LeftOut]:
+    """Two models are loaded in one function and used for their answers; eval() is called on one of them."""
+    loads = [c for c in module.method_calls("load_state_dict") if not _of_a_copy(c)]
+    if module.is_unit_test or len(loads) < 2 or ".eval()" not in module.source.text:
+        return
+    seen: set[tuple[ast.AST, str]] = set()
+    for load in loads:
+        name, place = _loaded(load), _scope(module, load)
+        if not name or (place, name) in seen or not isinstance(place, ast.FunctionDef | ast.Module):
+            continue
+        seen.add((place, name))
+        beside = {_loaded(c) for c in loads if _scope(module, c) is place} - {"", name}
+        other = _at_rest(module, place, name) & beside
+        if not other or _says_its_mode(module, name) or not _is_used(module, place, name):
+            continue
+        has_mode = _mode_of(module, place, name)
+        if has_mode is not False:
+            yield LeftOut(load, name, min(other), has_mode is True)
+
+
+def _loaded(load: ast.Call) -> str:
+    """`model` of `model.load_state_dict(...)` and of `model.module.load_state_dict(...)`."""
+    match load.func:
+        case ast.Attribute(ast.Name(name)) | ast.Attribute(ast.Attribute(ast.Name(name), "module")):
+            return name
+    return ""
+
+
+def _at_rest(module: Module, place: ast.FunctionDef | ast.Module, name: str) -> set[str]:
+    """The names that eval() is called on here; none where something is trained, or where a mode may be meant for several."""
+    text = module.source.text if isinstance(place, ast.Module) else module.segment(place)
+    if _TRAINS.search(text) or re.search(r"optimi[sz]er|ema", name, re.I):
+        return set()
+    found: set[str] = set()
+    for call in below(place, ast.Call):
+        match call.func:
+            case ast.Attribute(ast.Name(rests), "eval") if not _is_walked_over(module, rests, call):
+                found.add(rests)
+            case ast.Attribute(_, "eval" | "train"):
+                return set()
+    return found
+
+
+def _is_walked_over(module: Module, name: str, use: ast.AST) -> bool:
+    """`for net in (encoder, decoder): net.eval()`."""
+    holders = [module.parent(b) for b in module.bindings(name, module.scope(use))]
+    holders += [module.parent(h) for h in holders if isinstance(h, ast.Tuple)]
+    return any(isinstance(h, ast.For | ast.comprehension) for h in holders)
+
+
+def _says_its_mode(module: Module, name: str) -> bool:
+    """Somewhere in this file, or in a function that is given it."""
+    if re.search(rf"\b{re.escape(name)}(\.module)?\.(eval|train)\b|\b{re.escape(name)}\b.*\)\.eval\(\)", module.source.text):  # fmt: skip
+        return True
+    for node in module.all(ast.Call):
+        if any(is_name(a, name) for a in (*node.args, *(k.value for k in node.keywords))):
+            found = function_called(module, node.func)
+            if found is not None and re.search(r"\.(eval|train)\(", found[0].segment(found[1])):
+                return True
+    return False
+
+
+def _is_used(module: Module, place: ast.AST, name: str) -> bool:
+    """It is called, or handed to something that is not there to look at it."""
+    for node in below(place, ast.Call):
+        given = [*node.args, *(k.value for k in node.keywords)]
+        if is_name(node.func, name) or any(is_name(a, name) for a in given):
+            if last_name(node) not in {"print", "DataParallel", "count_parameters", "len", "info"}:
+                return True
+        if isinstance(node.func, ast.Attribute) and is_name(node.func.value, name):
+            if node.func.attr not in _HANDLES:
+                return True
+    return False
+
+
+def _mode_of(module: Module, place: Place, name: str) -> bool | None:
+    """Whether its layers are different in eval mode, as far as they can be seen."""
+    makers = [made for target, made in _made(module, place) if written(target) == name]
+    known: list[bool | None] = []
+    for made in makers:
+        found = module_class(module, made.func)
+        known.append(True if made_with_mode(module, made) else class_has_mode(*found) if found is not None else None)  # fmt: skip
+    return True if True in known else False if known and None not in known else None

@@ -57,13 +57,20 @@ _EVALUATES = re.compile(r"test|eval|valid|predict|infer|sampl|generat|visuali[sz
 def left_on_by_a_method(module: Module) -> Iterator[tuple[ast.Call, str]]:
     """`self.net.eval()` in a method that evaluates, in a class that trains `self.net` and sets train mode only when it is set up."""
     for cls in module.all(ast.ClassDef):
-        if module.is_module_class(cls):
-            continue
         methods = methods_of(cls)
         for method in (m for m in methods if _EVALUATES.search(m.name)):
             for part, rests in _resting(method):
-                if _is_trained(methods, part) and not _restored(module, cls, methods, part):
-                    yield rests, part
+                if not _is_trained(methods, part) or _restored(module, cls, methods, part):
+                    continue
+                # whoever holds a module may call its train(); not where nobody who has it does
+                if module.is_module_class(cls) and _is_set_elsewhere(module, cls):
+                    continue
+                yield rests, part
+
+
+def _is_set_elsewhere(module: Module, cls: ast.ClassDef) -> bool:
+    others = module.project.beside(module, cls.name.encode()) if module.project else []
+    return any(".train(" in home.source.text for home in (module, *others))
 
 
 def _resting(method: ast.FunctionDef) -> Iterator[tuple[str, ast.Call]]:

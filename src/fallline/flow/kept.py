@@ -16,7 +16,6 @@ from fallline.syntax.once import once
 __all__ = [
     "appended_in_training_step",
     "carried_over",
-    "kept_beside_backward",
     "not_detached_like_the_others",
 ]
 
@@ -39,49 +38,6 @@ def not_detached_like_the_others(module: Module) -> Iterator[ast.expr]:
                     continue
                 if _has_graph(function, name) and not under_no_grad(module, value):
                     yield value
-
-
-def kept_beside_backward(module: Module) -> Iterator[tuple[ast.stmt, str]]:
-    """`total += loss` in a loop that calls `loss.backward()`: wherever the loss comes from, it has a graph, or this would raise."""
-    for backward in module.method_calls("backward"):
-        assert isinstance(backward.func, ast.Attribute)
-        loss = backward.func.value
-        loop = next(
-            (up for up in module.parents(backward) if isinstance(up, ast.For | ast.While)), None
-        )
-        if not isinstance(loss, ast.Name) or backward.args or loop is None:
-            continue
-        if module.function(loop) is not module.function(backward):
-            continue
-        if any(_cuts(value) for value in _bound_in(loop, loss.id)):
-            continue
-        for statement in loop.body:
-            total = _adds(statement, loss.id)
-            if total is not None and not _walked_or_begun(loop, total):
-                yield statement, loss.id
-
-
-def _bound_in(loop: ast.For | ast.While, name: str) -> list[ast.expr]:
-    return [a.value for a in below(loop, ast.Assign) if any(is_name(t, name) for t in a.targets)]
-
-
-def _adds(statement: ast.stmt, loss: str) -> str | None:
-    """The sum or list that a loss is put into as it is: `total += loss`, `losses.append(loss)`."""
-    match statement:
-        case ast.AugAssign(ast.Name(total), ast.Add(), ast.Name(name)) if name == loss:
-            return total
-        case ast.Expr(ast.Call(ast.Attribute(ast.Name(kept), "append"), [ast.Name(name)])):
-            return kept if name == loss else None
-    return None
-
-
-def _walked_or_begun(loop: ast.For | ast.While, total: str) -> bool:
-    """The sum has a backward of its own, or begins again in each round."""
-    begun = any(
-        is_name(t, total) for a in loop.body if isinstance(a, ast.Assign) for t in a.targets
-    )
-    calls = below(loop, ast.Call)
-    return begun or any(last_name(c) == "backward" and total in names_in(c) for c in calls)
 
 
 Holder: TypeAlias = str | ast.Dict | ast.Call
@@ -211,13 +167,14 @@ _NO_GRAPH = re.compile(
 
 def carried_over(module: Module) -> Iterator[ast.Assign]:
     """`self.running = 0.9 * self.running + 0.1 * x.mean()` in a module's forward: each call adds its graph to all those before."""
-    for node in module.all(ast.Assign):
+    forwards = [f for f in module.all(ast.FunctionDef) if f.name == "forward"]
+    for forward, node in ((f, n) for f in forwards for n in below(f, ast.Assign)):
         match node:
             case ast.Assign(
                 [ast.Attribute(ast.Name("self"), name)], ast.BinOp() | ast.Call() | ast.IfExp()
             ) if not _STATE.search(name):
                 method, cls = _method_around(module, node)
-                if method is None or cls is None or method.name != "forward":
+                if method is not forward or cls is None:
                     continue
                 if not _is_carried(module, method, node, name) or turns_off(method):
                     continue

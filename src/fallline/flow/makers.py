@@ -119,14 +119,17 @@ def method_of(module: Module, func: ast.Attribute) -> tuple[Module, ast.Function
 
 def own_similarity(module: Module, logits: ast.expr) -> bool:
     """`x @ x.T`, also divided by a temperature: the diagonal is the largest of its row, its softmax never small."""
-    origin = values_of(module).origin
-    found = origin(logits)
-    while isinstance(found, ast.BinOp) and isinstance(found.op, ast.Div | ast.Mult):
-        found = origin(found.left)
-    match found:
+
+    def scaled(made: ast.expr) -> ast.expr | None:
+        match made:
+            case ast.BinOp(left, ast.Div() | ast.Mult()):
+                return left
+        return None
+
+    match values_of(module).through(logits, scaled):
         case ast.BinOp(left, ast.MatMult(), right):
             pass
-        case ast.Call(args=[left, right]) if last_name(found) in {"matmul", "mm"}:
+        case ast.Call(args=[left, right]) as call if last_name(call) in {"matmul", "mm"}:
             pass
         case _:
             return False

@@ -10,7 +10,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
-__all__ = ["weighted_sums"]
+__all__ = ["fewest_dimensions", "is_product", "weighted_sums"]
 
 _ATTENTION = re.compile(r"att(n|ent|ention)|alpha|beta|score|energy|affinit|weights?$", re.I)
 # A soft assignment is normalised over what is chosen, and summed over what chooses.
@@ -29,6 +29,50 @@ def weighted_sums(module: Module) -> Iterator[tuple[ast.Call, int | None, int]]:
             _is_attention(module, weights, softmax) or _looks_up(module, weights)
         ):
             yield softmax, dims, summed
+
+
+def fewest_dimensions(module: Module, node: ast.expr, depth: int = 10) -> int:
+    """At least so many dimensions a value has, by the views, transpositions and products that made it; 0 if nothing says it."""
+    found = values_of(module).origin(node)
+    if not depth or not isinstance(found, ast.expr):
+        return 0
+    match found:
+        case ast.BinOp(left, _, right):
+            sides = (left, right)
+            return max(fewest_dimensions(module, side, depth - 1) for side in sides)
+        case ast.Call(ast.Attribute(attr="view" | "reshape" | "permute"), sizes) if len(sizes) > 1:
+            return 0 if any(isinstance(s, ast.Starred) for s in sizes) else len(sizes)
+        case ast.Call(ast.Attribute(inner, "transpose" | "swapaxes"), [one, other]):
+            named = (module.number(place) for place in (one, other))
+            least = max((int(n) + 1 for n in named if n is not None and n >= 0), default=0)
+            return max(least, fewest_dimensions(module, inner, depth - 1))
+        case ast.Call(ast.Attribute(_, name), [inner, *_]) if name in _KEEPS_DIMENSIONS | {
+            "matmul"
+        } and module.resolve(found.func):
+            return fewest_dimensions(module, inner, depth - 1)
+        case ast.Call(ast.Attribute(inner, name)) if name in _KEEPS_DIMENSIONS:
+            return fewest_dimensions(module, inner, depth - 1)
+    return 0
+
+
+def is_product(module: Module, node: ast.expr, depth: int = 10) -> bool:
+    """Scores, as a product of queries and keys gives them; perhaps scaled, masked or put through a softmax since."""
+    found = values_of(module).origin(node)
+    match found:
+        case ast.BinOp(op=ast.MatMult()):
+            return True
+        case ast.BinOp(left, _, right) if depth:
+            return any(is_product(module, side, depth - 1) for side in (left, right))
+        case ast.Call(ast.Attribute(inner, name), given) if name in _KEEPS_DIMENSIONS and depth:
+            return any(is_product(module, part, depth - 1) for part in (inner, *given[:1]))
+        case ast.Call():
+            return last_name(found) in _PRODUCTS | {"einsum", "baddbmm"}
+    return False
+
+
+_KEEPS_DIMENSIONS = frozenset(
+    "masked_fill masked_fill_ contiguous softmax log_softmax dropout float to type clone detach".split()
+)
 
 
 def _sums(module: Module) -> Iterator[tuple[ast.expr, int | None, int]]:

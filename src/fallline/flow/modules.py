@@ -51,6 +51,7 @@ _STATEFUL = re.compile(
 )
 _REGISTERS = frozenset({"register_buffer", "register_parameter", "add_module", "register_module"})
 _DEPTH = 6
+_STARS = 4
 
 
 def module_class(module: Module, node: ast.expr) -> tuple[Module, ast.ClassDef] | None:
@@ -60,12 +61,19 @@ def module_class(module: Module, node: ast.expr) -> tuple[Module, ast.ClassDef] 
         found = (module, local)
     elif module.project is not None:
         name = module.resolve(node)
-        found = (
-            module.project.find_class(name, module)
-            if name and not name.startswith("torch.")
-            else None
-        )
+        if name is None and isinstance(node, ast.Name) and node.id[:1].isupper():
+            found = _from_a_star(module, node.id)
+        elif name and not name.startswith("torch."):
+            found = module.project.find_class(name, module)
     return found if found is not None and found[0].is_module_class(found[1]) else None
+
+
+def _from_a_star(module: Module, name: str) -> tuple[Module, ast.ClassDef] | None:
+    """A class that `from layers import *` brings in."""
+    stars = module.star_imports if len(module.star_imports) <= _STARS else ()
+    project = module.project
+    found = (project.find_class(f"{star}.{name}", module) for star in stars if project is not None)
+    return next((f for f in found if f is not None), None)
 
 
 def _own_class(module: Module, name: ast.Name) -> ast.ClassDef | None:

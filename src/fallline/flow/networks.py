@@ -19,6 +19,11 @@ _SAYS_NETWORK = re.compile(
     r"net|model|critic|actor|policy|agent|(^|_)(q|qf|v|vf)\d?(_|$)|value|encoder", re.IGNORECASE
 )
 _CUTS = frozenset("detach item numpy tolist argmax max_indices long int bool".split())
+# Of a tensor these take only the shape, or the order: what they give has no history.
+_SHAPED = frozenset(
+    "zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty new_tensor "
+    "size numel argmin argsort isnan isinf isfinite eq ne gt ge lt le sign one_hot bernoulli multinomial".split()
+)
 _PICKS = frozenset({"max", "min", "topk", "sort"})
 _FILLED = frozenset({"zeros", "empty", "zeros_like", "empty_like", "ones", "full"})
 _ENOUGH = 10
@@ -63,6 +68,8 @@ def graph_of(
             return first(result[1], home=result[0])
         case ast.Call() if last_name(origin) in _FILLED and isinstance(node, ast.Name):
             return first(*_put_into(module, node))
+        case ast.Call() if last_name(origin) in _SHAPED:
+            return None
         case ast.Call(ast.Attribute(inner)) if module.resolve(origin.func) is None:
             return first(inner)
         case ast.Call(args=args) if (module.resolve(origin.func) or "").startswith("torch."):

@@ -99,7 +99,9 @@ def _written(module: Module, name: str, code: bool) -> set[float]:
     number = re.compile(
         rf"(?i)\b{spelled}\b[\"'`]?(?:[ \t]*:[ \t]*(?:float|int)\b)?[ \t]*[ \t:=|][ \t]*[\"'`]?(\d*\.?\d+)"
     )
-    return {float(n) for text in texts for n in number.findall(text)}
+    # `# grad_accumulation: 9` is what a configuration said once
+    past = re.compile(rf"(?m)^[ \t]*#[ \t]*{spelled}[ \t]*[:=].*$")
+    return {float(n) for text in texts for n in number.findall(past.sub("", text))}
 
 
 @once

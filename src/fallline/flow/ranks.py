@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from fallline.flow.calls import last_name
 from fallline.flow.values import siblings_before
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, walk
+from fallline.syntax.once import once
 
 __all__ = [
     "called_functions",
@@ -37,6 +38,8 @@ _FRAMEWORKS = (
     "fairscale",
     "horovod",
 )
+# A model that is on the device of its rank does not say which rank it is.
+_PLACES_MODEL = frozenset({"DistributedDataParallel", "DDP", "to", "cuda"})
 Def = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -58,9 +61,10 @@ def owned_by_framework(module: Module) -> bool:
     return any(name == f or name.startswith(f + ".") for name in names for f in _FRAMEWORKS)
 
 
+@once
 def mentions_rank(module: Module, node: ast.AST, depth: int = 2) -> bool:
     """An expression asks, somewhere, which process this is."""
-    for part in ast.walk(node):
+    for part in walk(node):
         match part:
             case ast.Attribute(attr=text) | ast.Constant(str() as text) | ast.Name(text):
                 if _RANK.search(text):
@@ -81,7 +85,11 @@ def _value_mentions_rank(module: Module, name: ast.Name, depth: int) -> bool:
         for b in bound
         if isinstance(up := module.parent(b), ast.Assign | ast.AnnAssign) and up.value is not None
     ]
-    return any(mentions_rank(module, v, depth - 1) for v in values if v is not name)
+    return any(
+        mentions_rank(module, v, depth - 1)
+        for v in values
+        if last_name(v) not in _PLACES_MODEL and all(n is not name for n in walk(v))
+    )
 
 
 def called_functions(module: Module, call: ast.Call) -> list[tuple[Module, Def]]:

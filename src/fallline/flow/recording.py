@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fallline.flow.calls import last_name
 from fallline.syntax import Module
 
-__all__ = ["OFF", "never_entered", "turns_off", "under_no_grad"]
+__all__ = ["OFF", "never_entered", "switched_off", "turns_off", "under_no_grad"]
 
 OFF = frozenset({"no_grad", "inference_mode"})
 
@@ -31,6 +31,20 @@ def under_no_grad(module: Module, node: ast.AST) -> bool:
         if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             return False
     return False
+
+
+def switched_off(module: Module, node: ast.expr) -> bool:
+    """`torch.set_grad_enabled(False)` before it in the same function, and nothing that turns it on again in between."""
+    said = [
+        call
+        for call in module.all(ast.Call)
+        if last_name(call) == "set_grad_enabled"
+        and call.lineno < node.lineno
+        and module.function(call) is module.function(node)
+        and module.parent(call).__class__ is ast.Expr
+    ]
+    last = max(said, key=lambda call: call.lineno, default=None)
+    return last is not None and bool(last.args) and module.constant(last.args[0]) is False
 
 
 def never_entered(module: Module, names: frozenset[str]) -> Iterator[ast.Call]:

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from fallline.flow.calls import last_name
 from fallline.flow.checkpoints import (
     Loaded,
     Saved,
@@ -19,7 +20,7 @@ from fallline.flow.unused import given_by, optional
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
 
-__all__ = ["forgotten_records", "not_handed_over", "replaced_by_its_state", "updated_in_a_copy"]
+__all__ = ["forgotten_records", "not_handed_over", "puts_back", "replaced_by_its_state", "updated_in_a_copy"]  # fmt: skip
 
 _LOADS = re.compile(r"load|resum|restor", re.IGNORECASE)
 
@@ -118,4 +119,13 @@ def _has(module: Module, call: ast.Call, name: str, role: str) -> bool:
     return role_of_key(name) == role and any(
         isinstance(up := module.parent(b), ast.Assign) and isinstance(up.value, ast.Call)
         for b in module.bindings(name, module.scope(call))
+    )
+
+
+def puts_back(loaded: Loaded) -> bool:
+    """A function that only takes the weights out of a file says nothing of what is done with them."""
+    home = loaded.module
+    function = home.function(loaded.call)
+    return function is None or any(
+        last_name(call).startswith("load_") for call in below(function, ast.Call)
     )

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from fallline.syntax import Module
 from fallline.syntax.once import once
 
-__all__ = ["unreached"]
+__all__ = ["published", "unreached"]
 
 _Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # Whoever looks a name up while the program runs may mean any: `models.__dict__[args.arch]`.
 _BY_NAME = re.compile(
-    r"__dict__\[|(?<![.\w])((globals|locals|vars)\([\w.]*\)\s*(\[|\.get)|(eval|exec|__import__|get_class|locate|instantiate)\()|\bimport_module\("
+    r"__dict__\[|(?<![.\w])(?<!def )((globals|locals|vars)\([\w.]*\)\s*(\[|\.get)|(eval|exec|__import__|get_class|locate|instantiate)\()|\bimport_module\("
     r"|\bgetattr\((?!\s*(self|args?|opts?|cfg|config|torch|nn|F|optim|hparams|params)\b)"
 )
 _BY_PATH = ("import_module", "__import__", "pkgutil")  # every file of a folder, perhaps
@@ -37,7 +37,7 @@ def unreached(module: Module, line: int) -> bool:
         return False
     # the file itself first: what other files say costs a search, and has to be asked again when they change
     own = around.name in _used_here(module)
-    return not own and _idle(module, around) and not _published(module)
+    return not own and _idle(module, around) and not published(module)
 
 
 @once
@@ -67,7 +67,7 @@ def _around(module: Module, line: int) -> _Definition | None:
     return None
 
 
-def _published(module: Module) -> bool:
+def published(module: Module) -> bool:
     """The project is installed by others, who use what they like."""
     project = module.project
     assert project is not None
@@ -130,13 +130,20 @@ def _used(module: Module, definition: _Definition, passed: frozenset[tuple[str, 
         return True
     others = [other for path in naming if (other := project.module_at(path)) is not None]
     for other in (module, *others):
+        its_own = other is not module and _defines(other, name)
         for node in _mentions(other, name):
+            if its_own and isinstance(node, ast.Name):
+                continue  # a class of the same name
             inside = _around(other, node.lineno)
             if inside is definition:
                 continue
             if inside is None or _used(other, inside, passed | {here}):
                 return True
     return False
+
+
+def _defines(module: Module, name: str) -> bool:
+    return any(isinstance(n, _Definition) and n.name == name for n in module.tree.body)
 
 
 def _mentions(module: Module, name: str) -> Iterator[ast.expr | ast.alias]:

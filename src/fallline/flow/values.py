@@ -7,7 +7,7 @@ or a loop could have changed it, the answer is "not known".
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 
 from fallline.flow.calls import last_name, names_in, of_self, same
@@ -55,6 +55,16 @@ class Values:
             if isinstance(found, ast.arg):
                 return found
             here = found
+        return here
+
+    def through(self, node: ast.expr, inner: Callable[[ast.expr], ast.expr | None]) -> ast.expr | ast.arg:  # fmt: skip
+        """As `origin`, and on through what `inner` finds inside the expression. Bounded: in a loop, `x = x.view(-1)` comes from itself."""
+        here = self.origin(node)
+        for _ in range(_FOLLOWED):
+            found = inner(here) if isinstance(here, ast.expr) else None
+            if found is None:
+                break
+            here = self.origin(found)
         return here
 
     def definition(self, use: ast.Name) -> ast.expr | ast.arg | None:

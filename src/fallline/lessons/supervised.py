@@ -75,17 +75,17 @@ def text_observations(lessons: Sequence[Lesson], words: Words) -> list[Observati
     rows = rows_of(lessons)
     if not rows:
         return []
-    at = rows[0].lesson.at
-    found = [
-        _nothing(lessons),
-        _shifted(lessons),
-        _padding(lessons, words) or _divisor(lessons),
+    fed = rows[0].lesson.at
+    compared = next((g.at for x in lessons for g in x.given if g.at is not None), fed)
+    of_loss = [_nothing(lessons), _shifted(lessons), _padding(lessons, words) or _divisor(lessons)]
+    of_text = [
         _truncated(rows, words),
         _end(rows, words),
         _twice(rows, words),
         _prompt(rows, words),
     ]
-    return [note(code, at, **facts) for code, facts in filter(None, found)]
+    places = ((compared, of_loss), (fed, of_text))
+    return [note(code, at, **facts) for at, found in places for code, facts in filter(None, found)]
 
 
 Found = tuple[str, dict[str, object]] | None

@@ -84,7 +84,10 @@ def _replaced(machine: Machine, name: str, value: Value, node: ast.AST) -> None:
             and new.at is not None
             and here.line <= new.at.line <= (here.end_line or 0)
         )
-        if held and not machine.loops.iteration and made_here:
+        again = (
+            machine.frame.fresh.get(name, 0) != machine.loops.iteration
+        )  # of the next fold or task
+        if held and not again and made_here:
             machine.emit(Replace(here, model=new.id, what="recreated", parameters=old.sets))
 
 

@@ -28,6 +28,7 @@ from fallline.api.values import (
     kind_by_name,
 )
 from fallline.events import Deed, Opaque, Step
+from fallline.flow.recording import turns_off
 from fallline.reader.machine import Machine
 from fallline.reader.methods import call_method, call_unknown
 from fallline.reader.objects import construct, set_elsewhere, thing_attribute
@@ -161,7 +162,9 @@ def _is_a_pass(machine: Machine, model: Thing, home: Module, method: ast.AST) ->
         return False
     if any("Lightning" in base for base in model.cls[0].bases(model.cls[1])):
         return False
-    return isinstance(method, ast.FunctionDef) and runs_parts(home, method)
+    if not isinstance(method, ast.FunctionDef) or turns_off(method):
+        return False  # what it does by itself, without recording, is read as it stands
+    return runs_parts(home, method) and not any(turns_off(s) for s in method.body)
 
 
 def _was_a_loss(machine: Machine, receiver: Unknown, node: ast.Call) -> None:

@@ -8,7 +8,10 @@ from contextlib import ExitStack, contextmanager
 
 from fallline.api import contexts
 from fallline.api.values import Context, Function, Thing, Unknown, Value
+from fallline.flow.calls import last_name
+from fallline.flow.recording import OFF
 from fallline.reader.assign import assign_to
+from fallline.reader.decide import truth
 from fallline.reader.machine import Machine
 from fallline.reader.state import Frame
 from fallline.syntax import Module
@@ -57,6 +60,9 @@ def _enter(machine: Machine, stack: ExitStack, value: Value, node: ast.AST) -> N
         opened = [value]
     elif isinstance(value, Function):
         opened = _generator_contexts(machine, value)
+    elif last_name(node) in OFF:
+        # torch by another name: `self.torch.no_grad()`, `backend["torch"].no_grad()`
+        opened = [contexts.grad(False)]
     for context in opened:
         if context.opens is not None:
             stack.enter_context(context.opens(machine, node))
@@ -123,9 +129,21 @@ def _turns_off_grad(module: Module, target: ast.expr) -> bool:
             else None
         )
         body = found[1] if found is not None else None
-    return body is not None and any(
-        n.attr in {"no_grad", "inference_mode"} for n in below(body, ast.Attribute)
-    )
+    return body is not None and any(n.attr in OFF for n in below(body, ast.Attribute))
+
+
+def _taken(machine: Machine, module: Module, inner: ast.With) -> bool:
+    """`if last: yield` and `else: with model.no_sync(): yield`: whether this is the arm that is gone through."""
+    child: ast.AST = inner
+    for up in module.parents(inner):
+        match up:
+            case ast.FunctionDef():
+                return True
+            case ast.If(test, body):
+                if truth(machine, test)[0] is not (child in body):
+                    return False
+        child = up
+    return True
 
 
 def _generator_contexts(machine: Machine, function: Function) -> list[Context]:
@@ -136,15 +154,15 @@ def _generator_contexts(machine: Machine, function: Function) -> list[Context]:
         return found
     for inner in below(node, ast.With):
         if below(inner, ast.Yield):
-            frame = Frame(
-                function.module,
-                node.name,
-                function.scope or machine.module_frame(function.module),
-                function.me,
-            )
-            for argument in node.args.args:
-                frame.names[argument.arg] = Unknown(argument.arg)
+            frame = function.entered
+            if frame is None:
+                scope = function.scope or machine.module_frame(function.module)
+                frame = Frame(function.module, node.name, scope, function.me)
+                for argument in node.args.args:
+                    frame.names[argument.arg] = Unknown(argument.arg)
             with machine.entered(frame):
+                if not _taken(machine, function.module, inner):
+                    continue
                 for item in inner.items:
                     value = machine.evaluate(item.context_expr)
                     if isinstance(value, Context):

@@ -53,6 +53,11 @@ def run_function(
     if key in machine.results:
         return shaped(machine.results[key], _tensor_of(args, kwargs), machine.around.recording)
     if not isinstance(body, ast.Lambda) and _generates(function.module, body):
+        if any("contextmanager" in written(d) for d in body.decorator_list):
+            scope = function.scope or machine.module_frame(function.module)
+            frame = Frame(function.module, body.name, scope, function.me)
+            _bind(machine, function, frame, args, kwargs)
+            return Function(function.node, function.module, function.scope, function.me, frame)
         return _generator(machine, function, [*args, *kwargs.values()], node)
     if not always and _passed_over(machine, function, [*args, *kwargs.values()]):
         found = _tensor_of(args, kwargs)
@@ -262,11 +267,9 @@ def _generates(module: Module, node: ast.FunctionDef | ast.AsyncFunctionDef) -> 
 
 
 def _generator(machine: Machine, function: Function, given: list[Value], node: ast.AST) -> Value:
-    """A generator: a context manager, or a stream of batches, its own or those of a loader it was given."""
+    """A generator: a stream of batches, its own or those of a loader it was given."""
     body = function.node
     assert not isinstance(body, ast.Lambda)
-    if any("contextmanager" in written(d) for d in body.decorator_list):
-        return function
     endless = any(isinstance(n.test, ast.Constant) and n.test.value for n in below(body, ast.While))
     machine.reached.add((function.module.path, _qualname(function.module, function.node)))
     loaders = [t for v in given if (t := machine.as_kind(v, "loader")) is not None]

@@ -92,6 +92,7 @@ def _repeat(
     if stream.kind != "params":
         machine.loops.nodes.append((machine.module, node))
         machine.loops.counts.append(stream.count)
+        machine.loops.ends.append(stream.end)
     loader = stream.loader
     machine.loops.fed += loader is not None
     endless = bool(loader and loader.facts.get("endless"))
@@ -148,6 +149,7 @@ def _repeat(
         if stream.kind != "params":
             machine.loops.nodes.pop()
             machine.loops.counts.pop()
+            machine.loops.ends.pop()
         machine.loops.iteration = outer
         if machine.updates.backwards > backwards:
             machine.loops.trained += index > 1

@@ -29,6 +29,7 @@ from fallline.api.values import (
     replace,
 )
 from fallline.events import Deed, Opaque, SamplerEpoch
+from fallline.flow.plain_numbers import gives_numbers
 from fallline.reader.machine import Machine
 from fallline.reader.opaque import computed, derived
 from fallline.reader.unseen import unseen_loss
@@ -66,6 +67,8 @@ def call_method(machine: Machine, found: Value, name: str, call: Call) -> Value:
             machine.emit(Opaque(machine.place(call.node), what=what, could=_TO_GRADIENTS))
         return _computed_by(machine, value, name, call) if value.kind == "model" else Unknown()
     if isinstance(value, Tensor):
+        if gives_numbers(machine.module, name):
+            return Unknown()  # an output of the project's own class
         return tensors.tensor(machine, value, name, call)
     if name == "backward" and not call.values:
         # whatever it is on paper, only a loss is called so
@@ -123,8 +126,12 @@ def call_unknown(machine: Machine, value: Unknown, name: str, call: Call) -> Val
         backward(machine, unseen_loss(machine, call), call)
         return NONE
     kind = kind_by_name(value.hint)
-    if kind is None and name == "zero_grad":
-        kind = "model" if not value.parts else None
+    if name == "zero_grad" and (kind is None or api.method(kind, name) is None):
+        if value.parts:  # something of which more is known than that it clears
+            could: frozenset[Deed] = frozenset({"clear"})
+            machine.emit(Opaque(machine.place(call.node), what=f"{value.hint}.{name}", could=could))
+            return NONE
+        kind = "model"  # whatever `val_fn` sounds like
     if name in {"unscale_", "get_scale"}:
         kind = "scaler"
     if kind is not None and kind != "loader" and api.method(kind, name) is not None:

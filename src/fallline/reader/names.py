@@ -12,7 +12,7 @@ from fallline.syntax import Module
 __all__ = ["defined", "find", "imported"]
 
 _BUILTINS = frozenset(
-    "abs all any bool callable dict dir divmod enumerate filter float format getattr hasattr hash id input int isinstance "
+    "__import__ abs all any bool callable dict dir divmod enumerate filter float format getattr hasattr hash id input int isinstance "
     "issubclass iter len list map max min next object open ord print property range repr reversed round set setattr slice "
     "sorted staticmethod str sum super tuple type vars zip".split()
 )

@@ -113,8 +113,15 @@ def computed(machine: Machine, name: str, call: Call, of: tuple[Thing, ...] = ()
             return result
         result = Tensor(None, frozenset[str]().union(*(model.sets for model in models)))
     presumed = f"`{last}` averages over the batch, as losses do by default"
+    known = presumed in machine.updates.walked
+    walked = known and result.graph is None and bool(result.forwards)
     return replace(
-        result, reduction="mean", presumed=presumed, divided=False, depth=len(machine.loops.kinds)
+        result,
+        graph=True if walked else result.graph,
+        reduction="mean",
+        presumed=presumed,
+        divided=False,
+        depth=len(machine.loops.kinds),
     )
 
 

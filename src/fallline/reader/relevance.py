@@ -159,9 +159,12 @@ def _names_in(kept: dict[ast.AST, _Names], node: ast.AST) -> _Names:
                 handed.update(a.id for a in inner.args if isinstance(a, ast.Name))
         elif isinstance(inner, ast.Attribute) and inner.attr in _LIKE_ZERO_GRAD:
             found.add("zero_grad")
+        elif isinstance(inner, ast.AugAssign) and _LOSS.search(last_name(inner.value)):
+            found.add("append")  # `total += criterion(output, target)` keeps what it adds
     return frozenset(found), frozenset(handed - found)
 
 
+_LOSS = re.compile(r"loss|criterion", re.IGNORECASE)
 _LIKE_ZERO_GRAD = frozenset({"grad", "require_backward_grad_sync", "sync_gradients"})
 
 
@@ -246,6 +249,10 @@ _OF_EVERY_MODULE = re.compile(
 )
 
 
+# `self.criterion(made, target)` says how good an output is: no part of the model runs.
+_JUDGES = re.compile(r"(?i)criteri(on|a)|loss(es)?$|loss_f|metric|accuracy")
+
+
 def _runs_own(module: Module, method: ast.FunctionDef, depth: int = 3) -> bool:
     """`self(x)`, `self.encoder(x)`, `self.blocks[0](x)`, or another method that does so."""
     cls = module.class_(method)
@@ -255,7 +262,7 @@ def _runs_own(module: Module, method: ast.FunctionDef, depth: int = 3) -> bool:
             case ast.Name("self") | ast.Subscript(ast.Attribute(ast.Name("self"))):
                 return True
             case ast.Attribute(ast.Name("self"), name) if name not in methods:
-                if call.args and not _OF_EVERY_MODULE.fullmatch(name):
+                if call.args and not (_OF_EVERY_MODULE.fullmatch(name) or _JUDGES.search(name)):
                     return True
             case ast.Attribute(ast.Name("self"), name) if methods[name] is not method:
                 if name == "forward" or (depth and _runs_own(module, methods[name], depth - 1)):

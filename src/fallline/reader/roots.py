@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -208,7 +208,7 @@ def _repeatedly(
     if once:
         call(0)
         return
-    _again(machine, call, node, counted=bool(counters), keeps=function.me is not None)
+    _again(machine, call, node, counted=bool(counters), me=function.me)
 
 
 def _lengths(node: Definition) -> set[str]:
@@ -228,21 +228,26 @@ def _again(
     node: ast.AST,
     *,
     counted: bool,
-    keeps: bool = False,
+    me: Thing | None = None,
 ) -> None:
-    """One step of somebody else's loop, as often as it takes to see its window. `keeps`: what it makes outlives the call."""
-    steps = 0
-    for turn in range(machine.loops.length if counted else _TURNS):
-        begun = len(machine.events)
+    """One step of somebody else's loop, as often as it takes to see its window. What it makes in `me` outlives the call."""
+    steps = turn = idle = 0
+    while turn < (machine.loops.length if counted else _TURNS):
+        begun, before = len(machine.events), _numbers(me)
         machine.loops.iterations += 1
         looping = machine.loops.trained
+        machine.loops.iteration = machine.loops.iterations  # a list that it makes is a new one
         call(turn)
+        machine.loops.iteration = 0
         new = machine.events[begun:]
         trained = any(isinstance(e, Backward) for e in new)
         own = {t.id for t in machine.things.values() if t.kind == "optimizer" and t.at is not None}
         stepped = {e.optimizer for e in new if isinstance(e, Step)}
         steps += bool(stepped)
-        if not trained or (stepped and stepped <= own and not keeps) or _has_epochs(node):
+        if not trained and idle < _IDLE and _numbers(me) != before:
+            idle += 1  # `self.step += 1; if self.step % self.every != 0: return`
+            continue
+        if not trained or (stepped and stepped <= own and me is None) or _has_epochs(node):
             break
         if machine.loops.trained > looping:
             if turn == 1:
@@ -253,8 +258,15 @@ def _again(
             # what is missing here may be in that loop; but not a division of a loss whose backward is here
             at = machine.place(node)
             machine.emit(Opaque(at, what="the caller's loop", could=_AROUND_A_STEP))
+        turn += 1
     if machine.updates.backwards and not steps:
         machine.emit(Opaque(machine.place(node), what="the caller, who has the gradients"))
+
+
+def _numbers(me: Thing | None) -> dict[str, object]:
+    """What an object counts."""
+    attrs = me.attrs if me is not None else {}
+    return {name: value.value for name, value in attrs.items() if isinstance(value, Const)}
 
 
 def _has_epochs(node: ast.AST) -> bool:
@@ -363,6 +375,7 @@ def _driving(module: Module, cls: ast.ClassDef, wanted: list[Definition]) -> lis
 
 
 _MOST_DRIVERS = 2
+_IDLE = 8  # calls that only count, before and between those that train
 
 
 def _method(
@@ -375,9 +388,31 @@ def _method(
     with machine.entered(machine.module_frame(module)):
         me = instance(machine, module, cls)
         _set_later(module, cls, me)
+        called = called_names(module, method) | {f"self.{method.name}"}
+        _flags_set_by_others(cls, me, "self", called)
+        for name, held in me.attrs.items():
+            match held:
+                case Thing(kind="object", cls=(_, owner)):
+                    _flags_set_by_others(owner, held, f"self.{name}", called)
         pair_up(machine, me.attrs)
     with machine.entered(machine.module_frame(home or module)):
         _repeatedly(machine, Function(method, home or module, None, me), method)
+
+
+def _flags_set_by_others(cls: ast.ClassDef, owner: Thing, said: str, called: Set[str]) -> None:
+    """`self.done = False` in `__init__`, and `remember()`, which others call, sets it: it is either when this method is called."""
+    later: set[str] = set()
+    here: set[str] = set()
+    for method in methods_of(cls):
+        mine = bool({method.name, f"self.{method.name}"} & called)
+        for node in below(method, ast.Attribute) if method.name != "__init__" else ():
+            match node:
+                case ast.Attribute(ast.Name("self"), name, ast.Store()):
+                    (here if mine else later).add(name)
+    for name in later - here:
+        match owner.attrs.get(name):
+            case Const(bool()):
+                owner.attrs[name] = Unknown(f"{said}.{name}")
 
 
 def _set_later(module: Module, cls: ast.ClassDef, me: Thing) -> None:

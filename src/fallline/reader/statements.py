@@ -63,8 +63,10 @@ def _born(machine: Machine, target: ast.expr) -> int:
 
 
 def _adds_to_itself(node: ast.Assign) -> bool:
-    """`total = total + loss`, and a running average: `self.avg = 0.9 * self.avg + 0.1 * loss`."""
+    """`total = total + loss`, and a running average: `self.avg = 0.9 * self.avg + 0.1 * loss`. A gradient is no sum: it is cleared."""
     match node:
+        case ast.Assign([ast.Attribute(attr="grad"), *_]):
+            return False
         case ast.Assign([target, *_], ast.BinOp(left, ast.Add(), right)):
             parts = [part for side in (left, right) for part in _scaled(side)]
             return any(_same_name(target, part) for part in parts)

@@ -21,6 +21,7 @@ from fallline.api.values import (
 from fallline.reader.counts import COUNTED, SIZE, SIZED, small
 from fallline.reader.machine import Machine
 from fallline.reader.relevance import relevant, steps_in, trains
+from fallline.syntax.nodes import below
 
 __all__ = ["MOST_EXACT", "Stream", "batches", "stream_of"]
 
@@ -37,6 +38,7 @@ class Stream:
     count: int | None = None
     loader: Thing | None = None
     soft: bool = False  # the count is only a guess
+    end: Value | None = None  # what `range(...)` goes up to
     beside: tuple[Thing, ...] = ()  # further loaders that give a batch with each of this one's
 
 
@@ -70,7 +72,9 @@ def _thing(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
     if value.kind == "iterator":
         wrap = facts["wrap"]
         if wrap == "range":
-            return _range(machine, value, node)
+            stream = _range(machine, value, node)
+            stream.end = _end(facts["of"])
+            return stream
         inner = [stream_of(machine, v, node) for v in facts["of"]]
         lead = next(
             (s for s in inner if s.kind == "data"),
@@ -127,6 +131,8 @@ def _range(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
     numbers = [_bound(machine, b, len(bounds) == 3) for b in bounds]
     if any(n is None for n in numbers) or not 1 <= len(numbers) <= 3:  # `range(*bounds)`
         if len(bounds) == 1 and isinstance(bounds[0], Unknown) and bounds[0].hint:
+            if _is_none_at_all(machine, bounds[0].hint):
+                return Stream("exact", lambda i: Const(i, True), 0)
             machine.counts.ranges[bounds[0].hint] = machine.loops.length
         return Stream("many", lambda i: Const(i, True))
     known = [n for n in numbers if n is not None]
@@ -141,6 +147,26 @@ def _range(machine: Machine, value: Thing, node: ast.For | ast.AsyncFor | None) 
         first = steps[0]
         return Stream("many", lambda i: Const(first + i * steps.step, True))
     return Stream("exact", lambda i: Const(steps[i], True), len(steps))
+
+
+def _is_none_at_all(machine: Machine, hint: str) -> bool:
+    """`for _ in range(args.k)` where `if args.k > 0` was answered no before."""
+    met = machine.settings.met
+    return 0 in (met.get(f"{hint} > 0"), met.get(f"{hint} >= 1"), met.get(hint))
+
+
+def _end(bounds: list[Value]) -> Value | None:
+    """What `range(epochs)`, `range(start, epochs)` and `range(1, epochs + 1)` count up to, as if they began at nought."""
+    match bounds:
+        case [Const(1), Unknown(hint=hint), *_] if hint.endswith(" + 1"):
+            return Unknown(hint.removesuffix(" + 1"))
+        case [end] | [_, end, *_] if isinstance(end, Unknown):
+            return end
+        case [Const(int(end))]:
+            return bounds[0]
+        case [Const(int(start)), Const(int(end)), *_]:
+            return Const(end - start)
+    return None
 
 
 def _is_window(machine: Machine, node: ast.For | ast.AsyncFor) -> bool:
@@ -169,7 +195,7 @@ def _unknown(machine: Machine, value: Unknown, node: ast.For | ast.AsyncFor | No
     if kind == "model":
         return Stream("items", lambda i: value, 1)
     training = node is not None and trains(machine.module, node.body)
-    if kind == "loader" or training:
+    if kind == "loader" or training or (node is not None and _feeds(machine, node)):
         thing = machine.become(value, "loader")
         return Stream("data", lambda i: Tensor(False), batches(machine, thing), thing)
     return Stream(
@@ -177,6 +203,24 @@ def _unknown(machine: Machine, value: Unknown, node: ast.For | ast.AsyncFor | No
         lambda i: Unknown(),
         None if node is not None and relevant(machine.module, node.body) else 1,
     )
+
+
+def _feeds(machine: Machine, node: ast.For | ast.AsyncFor) -> bool:
+    """`for batch in split: out = model(batch[0])`, of a split that the function is given: what a model is called with comes from data."""
+    function = machine.module.function(node)
+    given = {a.arg for a in below(function.args, ast.arg)} if function is not None else set()
+    if machine.around.inside_model or given.isdisjoint(n.id for n in below(node.iter, ast.Name)):
+        return False
+    item = {n.id for n in below(node.target, ast.Name)}
+    for call in below(node, ast.Call):
+        handed = (*call.args, *(k.value for k in call.keywords))
+        if any(n.id in item for h in handed for n in below(h, ast.Name)):
+            match call.func:
+                case ast.Name() | ast.Attribute(ast.Name()):
+                    called = machine.settled(machine.evaluate(call.func))
+                    if isinstance(called, Thing) and called.kind == "model":
+                        return True
+    return False
 
 
 def batches(machine: Machine, loader: Thing) -> int:

@@ -25,6 +25,7 @@ def volatile_works(module: Module) -> bool:
 def needs_old_torch(module: Module) -> bool:
     """Nothing of it runs with torch 1.0 or later, whatever else it does."""
     text = module.source.text
-    if _BUILT.search(text) is not None:
+    if ("_ext" in text or "utils.ffi" in text) and _BUILT.search(text) is not None:
         return True
-    return _INDEXED.search(text) is not None and not any(name in text for name in _SINCE)
+    indexed = ".data[0]" in text and _INDEXED.search(text) is not None
+    return indexed and not any(name in text for name in _SINCE)

@@ -70,9 +70,10 @@ class Index:
 
     def release(self) -> None:
         """Let go of the links upwards, so that the tree is freed at once and not by the garbage collector."""
+        node: Any
         for node in self.nodes:
-            node.__dict__.pop("parent", None)
-        self.nodes[0].__dict__.pop("index", None)
+            node.parent = None
+        del self.nodes[0].__dict__["index"]
 
     def below(self, node: Any) -> list[ast.AST]:
         """A node and all below it."""
@@ -131,12 +132,12 @@ def _start(node: Any) -> int:
 
 def index_of(node: Any) -> Index | None:
     """The index of the tree that a node is in; None for one that was made or parsed apart."""
-    links = node.__dict__
-    if "start" not in links or "parent" not in links:  # not ours, or released
+    if "start" not in node.__dict__:
         return None
     while node.parent is not None:
         node = node.parent
-    return node.index  # type: ignore[no-any-return]
+    found: Index | None = node.__dict__.get("index")  # none where the tree was released
+    return found
 
 
 def children(node: ast.AST) -> list[ast.AST]:

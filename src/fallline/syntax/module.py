@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from fallline.location import Location
+from fallline.syntax.by_use import is_module_by_name, keeps_layers
 from fallline.syntax.index import Index
 from fallline.syntax.names import HABITS, SAME, UNKNOWN, constant_of
 from fallline.syntax.source import Source
@@ -169,7 +170,7 @@ class Module:
 
     def _habits(self, imported: dict[str, str]) -> dict[str, str]:
         """What a fragment leaves out, because everybody knows it: `torch`, `nn`, `F`. Nothing in it defines them."""
-        missing = HABITS.keys() - imported.keys()
+        missing = set(filter(self.source.spells, HABITS.keys() - imported.keys()))
         read = missing.intersection([node.id for node in self.all(ast.Name)])
         if not read:
             return {}
@@ -375,23 +376,20 @@ class Module:
         return found
 
     def is_module_class(self, node: ast.ClassDef) -> bool:
-        """Whether a class is an nn.Module, as far as can be seen."""
-        return any(
-            b
-            in {
-                "torch.nn.Module",
-                "torch.optim.swa_utils.AveragedModel",
-                "lightning.LightningModule",
-                "pytorch_lightning.LightningModule",
-                "lightning.pytorch.LightningModule",
-            }
-            or (
-                b.startswith("torch.nn.")
-                and b.rpartition(".")[2][:1].isupper()
-                and b != "torch.nn.Parameter"
+        """Whether a class is an nn.Module, as far as can be seen, or by its use where a base cannot be seen."""
+        known = self.notes("classes that are modules")
+        if node not in known:
+            bases = self.bases(node)
+            known[node] = any(map(is_module_by_name, bases)) or (
+                bool(bases) and keeps_layers(node, self.resolve) and self._has_unseen_base(bases)
             )
-            or b.rpartition(".")[2] in {"PreTrainedModel", "LightningModule"}
-            for b in self.bases(node)
+        found: bool = known[node]
+        return found
+
+    def _has_unseen_base(self, bases: set[str]) -> bool:
+        return any(
+            "." in base and (self.project is None or self.project.find_class(base, self) is None)
+            for base in bases
         )
 
     def is_function_class(self, node: ast.ClassDef) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 from fallline.location import Location
 from fallline.syntax.mended import mended
 from fallline.syntax.newer import older
+from fallline.syntax.python2 import as_python3
+from fallline.syntax.tokens import Tokens, words_in
 from fallline.untrusted import parse_json
 
 __all__ = ["Cell", "Source", "UnreadableError", "decode"]
@@ -87,6 +89,7 @@ class Source:
     text: str
     cells: tuple[Cell, ...] = field(default=())
     unread: tuple[UnreadableError, ...] = field(default=())
+    old: bool = False  # it was written for an older Python, and is read as Python 3
 
     @classmethod
     def from_bytes(cls, path: str, data: bytes) -> Source:
@@ -100,7 +103,26 @@ class Source:
     def lines(self) -> list[str]:
         """Lines without their ends, as Python counts them."""
         # not str.splitlines(), which also splits on form feeds and other separators
+        if "\r" not in self.text:
+            return self.text.split("\n")
         return re.split(r"\r\n|\r|\n", self.text)
+
+    @cached_property
+    def data(self) -> bytes:
+        """The text as bytes."""
+        return self.text.encode(errors="replace")
+
+    @cached_property
+    def _words(self) -> frozenset[bytes]:
+        return words_in(self.data)
+
+    def spells(self, word: str) -> bool:
+        """Whether a word is anywhere in the text."""
+        return word.encode() in self._words
+
+    def held(self, tokens: Tokens) -> set[bytes]:
+        """Those of some tokens that are in the text."""
+        return tokens.held(self.data, self._words)
 
     @cached_property
     def _ascii(self) -> bool:
@@ -127,14 +149,16 @@ class Source:
 
     def segment(self, node: ast.AST) -> str:
         """The source text of a node."""
-        at = self.location(node)
-        assert at.end_line is not None and at.end_column is not None
-        lines = self.lines[at.line - 1 : at.end_line]
+        line: int = getattr(node, "lineno", 1)
+        end_line: int = getattr(node, "end_lineno", None) or line
+        lines = self.lines[line - 1 : end_line]
         if not lines:
             return ""
+        start = self.column(line, getattr(node, "col_offset", 0)) - 1
+        end = self.column(end_line, getattr(node, "end_col_offset", None) or 0) - 1
         if len(lines) == 1:
-            return lines[0][at.column - 1 : at.end_column - 1]
-        return "\n".join([lines[0][at.column - 1 :], *lines[1:-1], lines[-1][: at.end_column - 1]])
+            return lines[0][start:end]
+        return "\n".join([lines[0][start:], *lines[1:-1], lines[-1][:end]])
 
     def cell_of(self, line: int) -> tuple[Cell, int] | None:
         """The notebook cell of a module line, and the line inside that cell."""
@@ -151,10 +175,13 @@ class Source:
             cells = None if self.cells else _exported(self.text)
             if cells is not None and _is_python(cells):
                 return _parse(cells, self.path)
-            tree = None if self.cells or not error.indented else mended(self.text)
+            tree = _older_tree(self.text, self.path) if error.old else None
+            if tree is None and error.indented and not self.cells:
+                tree = mended(self.text)
             if tree is None:
                 raise
-            self.unread = (error,)
+            self.unread = (*self.unread, error)
+            self.old = error.old
             return tree
 
 
@@ -207,6 +234,15 @@ def _without_data(text: str) -> str:
 def _newer_tree(text: str, path: str) -> ast.Module | None:
     """The tree of code for a newer Python than this one; None where no Python reads it."""
     spelled = older(text) if len(text) < _LARGE else None
+    try:
+        return _tree(spelled, path) if spelled is not None else None
+    except (SyntaxError, RecursionError, MemoryError, ValueError):
+        return None
+
+
+def _older_tree(text: str, path: str) -> ast.Module | None:
+    """The tree of code for Python 2; None where it cannot be spelled as Python 3."""
+    spelled = as_python3(text) if len(text) < _LARGE else None
     try:
         return _tree(spelled, path) if spelled is not None else None
     except (SyntaxError, RecursionError, MemoryError, ValueError):

@@ -22,6 +22,7 @@ __all__ = ["LOSS", "LossCall"]
 _FUNCTIONS = (
     "cross_entropy",
     "nll_loss",
+    "kl_div",
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "mse_loss",

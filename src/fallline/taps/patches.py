@@ -16,13 +16,15 @@ Wrapped = Callable[..., Any]
 class Patches:
     """What was put in place, and how to take it away again, last one first.
 
-    `rebind`: functions that people import by name are replaced also where a module has done so already.
+    `rebind`: functions that people import by name are replaced also where a module has done so already, with `reach_names()`
+    once everything is patched.
     """
 
     def __init__(self, *, rebind: bool = False) -> None:
         self._rebinds = rebind
         self._undo: list[Callable[[], None]] = []
         self._patched: list[_Patch] = []
+        self._instead: dict[int, tuple[Wrapped, Wrapped]] = {}
 
     def remove(self) -> None:
         for undo in reversed(self._undo):
@@ -38,7 +40,7 @@ class Patches:
         if not imported:  # who has imported it by name would keep the wrapper
             self._patched.append(patched)
         elif self._rebinds:
-            self._rebind(patched.original, patched.wrapper)
+            self._instead[id(patched.original)] = (patched.original, patched.wrapper)
 
     def lift(self) -> None:
         """Out of the way for a while: the originals are in their places."""
@@ -53,20 +55,27 @@ class Patches:
     def on_removal(self, undo: Callable[[], None]) -> None:
         self._undo.append(undo)
 
-    def _rebind(self, original: Wrapped, wrapper: Wrapped) -> None:
-        """`from torch.nn.utils import clip_grad_norm_` came before us: reach those names too."""
-        for module in list(sys.modules.values()):
+    def reach_names(self) -> None:
+        """`from torch.nn.utils import clip_grad_norm_` came before us: reach those names too, all with one look at the modules."""
+        for module in list(sys.modules.values()) if self._instead else ():
             names = getattr(module, "__dict__", None)
-            if (
-                not isinstance(module, types.ModuleType)
-                or names is None
-                or module.__name__.startswith("fallline")
-            ):
+            if not isinstance(module, types.ModuleType) or names is None:
+                continue
+            if self._instead.keys().isdisjoint(map(id, list(names.values()))):
+                continue
+            if module.__name__.startswith("fallline"):
                 continue
             for name, value in list(names.items()):
-                if value is original:
-                    names[name] = wrapper
-                    self._undo.append(functools.partial(_put_back, names, name, wrapper, original))
+                if id(value) in self._instead:
+                    names[name] = wrapper = self._last(value)
+                    self._undo.append(functools.partial(_put_back, names, name, wrapper, value))
+        self._instead.clear()
+
+    def _last(self, function: Any) -> Any:
+        """A function may have been patched more than once."""
+        while id(function) in self._instead:
+            function = self._instead[id(function)][1]
+        return function
 
 
 def _put_back(names: dict[str, Any], name: str, wrapper: Wrapped, original: Wrapped) -> None:

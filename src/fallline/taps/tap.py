@@ -211,6 +211,7 @@ class Tap:
         if any(heard):
             self._patches = Patches(rebind=rebind)
             self._install(self._patches)
+            self._patches.reach_names()
 
 
 def compiled() -> bool:

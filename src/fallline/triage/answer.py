@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fallline.finding import Finding
@@ -28,7 +28,7 @@ _FALLS = re.compile(
 # what works here fails there: "fine in float32, NaN under autocast" is not a healthy run
 _TROUBLE = re.compile(
     r"(?i)\b(nans?|inf|errors?|exception|traceback|crash\w*|oom|out of memory|slow\w*|diverg\w+|explod\w+|hangs?|stuck|leak\w*|worse|overfit\w*|"
-    r"differ\w*|spikes?|plateau\w*|nothing|fluctuat\w*|oscillat\w*|increas\w*|throughput|strange|weird|accuracy (has |is |was )?(drop|fell|fall|decreas)\w*)\b"
+    r"constant\w*|exactly|(?:to|at|is) (?:zero|0(?!\.?\d))|differ\w*|spikes?|plateau\w*|nothing|fluctuat\w*|oscillat\w*|increas\w*|throughput|strange|weird|accuracy (has |is |was )?(drop|fell|fall|decreas)\w*)\b"
 )
 
 
@@ -179,7 +179,7 @@ def _shared(advice: str, question: str) -> int:
 def _looked_up(step: Step, run: str) -> Step:
     """A measurement that a watched run has made already is in its report."""
     if run and step.run == "fallline run train.py":
-        return replace(step, run=f"fallline report {run}")
+        return step._replace(run=f"fallline report {run}")
     return step
 
 

@@ -11,11 +11,15 @@ __all__ = ["Sum", "reckoned"]
 
 _SIZE = re.compile(r"(?i)\b(\d+(?:\.\d+)?)\s?(b|m)\b(?!yte)(?! ?tokens)")
 _TOKENS = re.compile(r"(?i)\b(\d+(?:\.\d+)?)\s?(k|m|b|t)?(?:illion)?\s+tokens\b")
-_CARD = re.compile(r"(?i)\b(\d+)\s?gi?b\b")
+# of data is no card
+_CARD = re.compile(
+    r"(?i)\b(\d+)\s?gi?b\b(?!(?:\s+[^\s\d]+){0,6}?\s+(?:data\w*|corpus|corpora|texts?|tokens|images|files?|disk)\b)"
+)
 _CARDS = {"3090": 24, "4090": 24, "l4": 24, "a10": 24, "a6000": 48, "l40": 48, "h100": 80, "h200": 141, "v100": 32, "t4": 16, "2080": 11}  # fmt: skip
 _GPUS = re.compile(r"(?i)\b(\d+)\s*(?:x\s*)?(?:gpus?|ranks|cards|a100s?|h100s?)\b")
 _EACH = re.compile(r"(?i)\b(\d+)\s*[x×]\s*(?:\w+\s+)?(\d+)\s?gi?b\b")  # 8x80GB
-_FULL = re.compile(r"(?i)\boom\b|out of memory")  # it was tried: then arithmetic does not help
+# it was tried, or it runs and learns badly: then arithmetic does not help
+_FULL = re.compile(r"(?i)\boom\b|out of memory|\bexplod\w+|\bdiverg\w+|\bspike\w*|\bnans?\b")
 _MEMORY = re.compile(
     r"(?i)\bfit|memory|\bgi?b\b|\d\s?gi?b\b|fine.?tun|adam states|optimizer state|vram|8.?bit|\bgpus?\b"
 )

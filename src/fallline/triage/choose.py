@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from fallline.triage.claim import Claim, claims
-from fallline.triage.frame import Agreement, Frame, agreement, related
-from fallline.triage.kept import kept
+from fallline.triage.frame import Agreement, Frame, agreement, framed, related
+from fallline.triage.leads import led_to
+from fallline.triage.likeness import likeness, nearest_wording, share, weighed
 from fallline.triage.meaning import nearness
 from fallline.triage.messages import error_at, found, readings
 from fallline.triage.mirror import agreed
 from fallline.triage.mirror import told as told_of
-from fallline.triage.words import Said, root, spelled, tokens, tokens_each
+from fallline.triage.plain import plain_complaint
+from fallline.triage.topics import SENTENCE, asking, questions_in
+from fallline.triage.trace import read_from
+from fallline.triage.words import Said, spelled, tokens
 
-__all__ = ["Choice", "Chosen", "Nearest", "choose"]
+__all__ = ["Choice", "Chosen", "Nearest", "choose", "for_each_question"]
 
 _MESSAGE = 6.0  # a known message decides
 _PARTICULAR = 40  # characters of a message that count as one
@@ -29,6 +30,9 @@ _WRAPPED = 2.0  # what only reports another failure yields to that one's message
 _FOUND = 3.0  # so does what was found in the code, unless a message says otherwise
 _LEADS = 1.0  # and the worst finding first
 _SEEN = 3.0  # or a shape of the pasted code
+_RAN = 0.5  # what the frames of a traceback show, beside the message
+_PLAIN = "plain"
+_GENERAL = 2.0  # the general answer to a complaint in everyday words
 _LOGGED, _FURTHER = (
     2.0,
     0.5,
@@ -46,30 +50,24 @@ _SPEAKS, _ABOUT, _UNEXPLAINED = (
 )  # the share of the question's words that the claim uses itself, in its wordings and in its answer; the share of the claim's subject that the question names; and each sign of the question that the claim never speaks of
 _COURSE = 0.6  # and each thing that both say of the curves of training and of held-out data
 _SILENT = 0.26  # a claim that speaks of less than this, neither in the title nor in all of it, answers something else; of a long story less is enough, the more it sounds like it
-_UNHEARD = 3.0  # the weight of a word that no claim uses: it may well be what the question is about
 _HEARD = 0.19  # a question must be a little like a claim: with less, nothing makes it sure enough
 _ALONE = 0.42  # what sounds this much like a question may use other words
 _ENOUGH = 0.62  # the least that answers
-_SECOND = 0.85  # a second claim is worth as much of the first's score
+_SECOND = 0.9  # a second claim is worth as much of the first's score
 # how sure it is that a claim which only words lead to answers the question: fitted on judged answers to 134 questions of strangers (benchmarks/RESULTS.md)
 _SURE = {"score": 2.8, "speaks": 0.45, "answer": 1.2, "unexplained": -0.7, "base": -4.55}
 _LINE = -0.2  # with less it is not given
 _FAR = -1.2  # and with less it is not even named as the nearest
+_ALONE_SURE, _ALONE_SPEAKS = (
+    1.0,
+    0.5,
+)  # and the least for one of several questions of a post, which is read without the others
+_ANSWERED = 2  # questions of a post that are answered
 _SAME = 0.7  # a question that sounds this much like a wording is that question
 _FEW, _MOST = 3, 12  # sentences of a question that is taken as a whole, and that are looked at
-_SENTENCE = re.compile(r"\n+|(?<=[.?!])\s+|(?<=[？。！])")
-_ASKS = re.compile(
-    r"^(?:so |and |but |also |or )?(?:how|why|what|which|where|when|is|are|does|do|did|can|could|should|would|will|any) |\b(?:wonder|no idea|any idea|know (?:why|how|what|if|whether)|how (?:to|do i|can i))\b"
-)
-_FORM = frozenset(
-    "a an the is are was were be been do does did i my me we our you your it its this that these those to of in on at for from and or but if so as by "
-    "with have has had can could should would will may must not no how what why where when which who there here then than just please pls hi help "
-    "need want get got am too very also any some all more most about into out up".split()
-)
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """A claim that answers, with what was read from the question for it."""
 
     claim: Claim
@@ -87,138 +85,28 @@ class Chosen:
     )  # how sure it is that it answers, as the logarithm of odds; where evidence leads to it, quite
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
+class Nearest(NamedTuple):
     """A claim that may be what was meant, by the wording that is nearest to the question."""
 
     claim: Claim
     wording: str
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The claims that answer, best first, and where none does the one that is nearest."""
 
     best: list[Chosen]
     nearest: Nearest | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
-    weight: dict[str, float]
-    asks: dict[str, list[tuple[int, int, float]]]  # word → claim, wording, weight in it
-    lengths: dict[tuple[int, int], float]
-
-
-def _bag(text: str) -> Counter[str]:
-    return _counted(tokens(text))
-
-
-def _counted(words: list[str]) -> Counter[str]:
-    return Counter(root(word) for word in words if word not in _FORM)
-
-
-@cache
-def _index() -> _Index:
-    return _Index(*kept("asks", _indexed))
-
-
-def _indexed() -> tuple[
-    dict[str, float], dict[str, list[tuple[int, int, float]]], dict[tuple[int, int], float]
-]:
-    asked = [(n, m) for n, c in enumerate(claims()) for m in range(len(c.asks))]
-    said = tokens_each(ask for c in claims() for ask in c.asks)
-    bags = [(n, m, _counted(words)) for (n, m), words in zip(asked, said, strict=True)]
-    spread: dict[str, set[int]] = {}
-    for n, _, bag in bags:
-        for word in bag:
-            spread.setdefault(word, set()).add(n)
-    total = len(claims()) + 1
-    weight = {word: math.log(total / len(where)) for word, where in spread.items()}
-    asks: dict[str, list[tuple[int, int, float]]] = {}
-    lengths: dict[tuple[int, int], float] = {}
-    for n, m, bag in bags:
-        lengths[n, m] = math.sqrt(sum(weight[word] ** 2 for word in bag)) or 1.0
-        for word in bag:
-            asks.setdefault(word, []).append((n, m, weight[word]))
-    return weight, asks, lengths
-
-
-@dataclass(frozen=True, slots=True)
-class _Vocabulary:
-    """The words that each claim uses itself, whole and as beginnings, and how much each word of all of them tells."""
-
-    words: tuple[frozenset[str], ...]
-    begin: tuple[tuple[str, ...], ...]
-    weight: dict[str, float]
-
-
-@cache
-def _vocabulary() -> _Vocabulary:
-    return _Vocabulary(*kept("vocabulary", _used))
-
-
-def _used() -> tuple[tuple[frozenset[str], ...], tuple[tuple[str, ...], ...], dict[str, float]]:
-    words, begin = [], []
-    texts = (" ".join([*c.asks, c.says, *(a.do for a in c.actions)]) for c in claims())
-    for claim, said in zip(claims(), tokens_each(texts), strict=True):
-        wanted = claim.when.words() if claim.when is not None else ()
-        whole = {root(w) for w in said} | {root(w) for w in wanted if w[-1] != "*"}
-        words.append(frozenset(whole))
-        begin.append(tuple(w[:-1] for w in wanted if w[-1] == "*"))
-    spread = Counter(word for one in words for word in one)
-    total = len(words) + 1
-    weight = {word: math.log(total / (n + 1)) for word, n in spread.items()}
-    return tuple(words), tuple(begin), weight
-
-
-def _weighed(text: str) -> dict[str, float]:
-    """The words of a text that say something, each with its weight."""
-    weight = _vocabulary().weight
-    said = (w for w in spelled(tokens(text)) if w not in _FORM)
-    return {word: weight.get(root(word), _UNHEARD) for word in said}
-
-
-def _share(n: int, said: dict[str, float]) -> float:
-    """How much of what was said a claim speaks of, by weight."""
-    words, begin = _vocabulary().words[n], _vocabulary().begin[n]
-    held = sum(v for word, v in said.items() if root(word) in words or word.startswith(begin))
-    return held / (sum(said.values()) or 1.0)
-
-
-def _likeness(prose: str) -> dict[int, float]:
-    """How much a question sounds like the nearest wording of each claim."""
-    index = _index()
-    bag = _bag(prose)
-    rare = max(index.weight.values(), default=1.0)
-    # a word no claim knows makes a question less like all of them, but a long story is not held against it
-    size = math.sqrt(sum(min(index.weight.get(word, rare), rare) ** 2 for word in bag)) or 1.0
-    dots: dict[tuple[int, int], float] = {}
-    for word in bag:
-        for n, m, weight in index.asks.get(word, ()):
-            dots[n, m] = dots.get((n, m), 0.0) + weight * weight
-    best: dict[int, float] = {}
-    for (n, m), dot in dots.items():
-        own = index.lengths[n, m]
-        best[n] = max(best.get(n, 0.0), dot / (own * math.sqrt(size * min(size, 2 * own))))
-    return best
-
-
-def _asking(prose: str) -> str:
-    """The title of a question and those of its sentences that ask: a long post tells much else."""
-    sentences = [s.strip() for s in _SENTENCE.split(prose.strip()) if s.strip()]
-    asking = [s for s in sentences[1:] if s[-1] in "?？" or _ASKS.search(s)]
-    return "\n".join([*sentences[:1], *asking])
-
-
 def _alike(prose: str, parts: list[_Part]) -> dict[int, float]:
     """How much a question, or the nearest of its parts, is like each claim: by the words they share, and by what they mean."""
     several = [part.text for part in parts] if len(parts) > 1 else []
-    like = _likeness(prose)
+    like = likeness(prose)
     for text in several:
-        for n, much in _likeness(text).items():
+        for n, much in likeness(text).items():
             like[n] = max(like.get(n, 0.0), much)
-    near = nearness(prose, _asking(prose))
+    near = nearness(prose, asking(prose))
     return {
         n: (1 - _MEANT) * like.get(n, 0.0)
         + _MEANT * max(0.0, 1 - _STRETCH * (1 - near.get(n, 0.0)))
@@ -226,8 +114,7 @@ def _alike(prose: str, parts: list[_Part]) -> dict[int, float]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """Some sentences of a question that belong together, as words and as they are written."""
 
     words: Said
@@ -240,7 +127,7 @@ def _parts(text: str, prose: str, words: Said) -> list[_Part]:
     A story names many things; words from its ends that never meet are not about one.
     """
     whole = _Part(words, text)
-    sentences = [s for s in _SENTENCE.split(prose.strip()) if s.strip()][:_MOST]
+    sentences = [s for s in SENTENCE.split(prose.strip()) if s.strip()][:_MOST]
     if len(sentences) <= _FEW:
         return [whole]
     title, rest = sentences[0], sentences[1:]
@@ -259,27 +146,44 @@ def choose(
     spent: Callable[[Claim], bool] = lambda claim: False,
     looked: bool = False,
     frame: Frame | None = None,
+    since: int = 0,
 ) -> Choice:
-    """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code, `facts` those of a pasted log; a claim is `spent` if all it recommends was done. Where a whole file or a run was `looked` at, a claim must be shown by it or have all its words in the question: that it sounds like it does not make it true of that program. Nor is a question sent away because it sounds like another field."""
+    """The claims that answer, best first: one, or two where the question is about both, then what shapes of the code add. `codes` are what evidence shows, worst first; `shapes` are those of the code, `facts` those of a pasted log; a claim is `spent` if all it recommends was done. Where a whole file or a run was `looked` at, a claim must be shown by it or have all its words in the question: that it sounds like it does not make it true of that program. Nor is a question sent away because it sounds like another field. `since` is where the last of several tracebacks begins."""
     shows, sizes = readings(text)
+    sizes |= read_from(text)
     low = text.lower()
     flat = " ".join(low.split())
     whole = _Part(words, low)
     parts = _parts(low, prose, words)
     like = _alike(prose, parts)
-    asked = [_weighed(prose.strip().partition("\n")[0]), _weighed(prose)]
+    asked = [weighed(prose.strip().partition("\n")[0]), weighed(prose)]
     said = spelled(tokens(prose))
     course = told_of(prose)
-    ranked: list[Chosen] = []
-    for n, claim in enumerate(claims()):
-        logged = _shown(claim, facts, said)
+    plain = plain_complaint(prose) or plain_complaint(prose.strip().partition("\n")[0])
+    ranked: dict[int, Chosen] = {}
+    # all others have nothing in the question that speaks for them
+    for n in led_to(flat, codes, shapes, facts, plain).union(
+        n for n, much in like.items() if much >= _HEARD
+    ):
+        claim = claims()[n]
+        logged = _shown(claim, facts, said) or _generally(claim, plain)
         scored = _scored(
-            claim, like.get(n, 0.0), text, flat, whole, parts, codes, shows, shapes, logged
+            claim,
+            like.get(n, 0.0),
+            text,
+            flat,
+            whole,
+            parts,
+            codes,
+            shows,
+            shapes,
+            logged,
+            sizes.get("ran", ""),
         )
         # a message rules its claim in: words of exclusion only rank it behind another one that has the message
         if scored is not None and (scored[2] or not _ruled_out(claim, parts)):
             score, read, told, at = scored
-            speaks = max(_share(n, said) for said in asked)
+            speaks = share(n, asked)
             shown = bool(
                 told or logged or claim.code in shapes or any(c in claim.rules for c in codes)
             )
@@ -307,52 +211,51 @@ def choose(
                 rank += _ABOUT * fits.own - _UNEXPLAINED * fits.unexplained
                 if not claim.border and heard < _SAME:
                     sure = _sure(score, speaks, fits)
-            ranked.append(
-                Chosen(
-                    claim,
-                    score,
-                    rank,
-                    {**sizes, **read},
-                    told,
-                    seen,
-                    speaks,
-                    gated,
-                    logged,
-                    at,
-                    sure,
-                )
-            )
-    ranked = _first_error(ranked)
-    ranked.sort(key=lambda c: (-c.rank, c.claim.id))
-    best = [c for c in ranked if c.score >= _ENOUGH and c.sure >= _LINE][:2]
+            ranked[n] = Chosen(claim, score, rank, {**sizes, **read}, told, seen, speaks, gated, logged, at, sure)  # fmt: skip
+    ranked = _first_error(ranked, since)
+    order = sorted(ranked.values(), key=lambda c: (-c.rank, c.claim.id))
+    best = [c for c in order if c.score >= _ENOUGH and c.sure >= _LINE][:2]
     if len(best) == 2 and not _both(best[0], best[1]):
         best = best[:1]
-    best += [c for c in ranked if c.seen and c not in best]
+    best += [c for c in order if c.seen and c not in best]
     return Choice(best, None if best else _nearest(ranked, like, prose, frame))
 
 
+def for_each_question(best: list[Chosen], prose: str, specialists: Sequence[str]) -> list[Chosen]:
+    """The claims for a post that asks several questions: what was chosen for all of it, and what answers one of its questions much better. Where only one is asked, a second claim is beside the point."""
+    if not best or best[0].told or best[0].claim.clarify or not questions_in(prose):
+        return best
+    first = best[0]
+    found = [first]
+    for text in questions_in(prose):
+        words = spelled(tokens(text))
+        own = choose(text, text, words, (), specialists, frame=framed(text)).best[:1]
+        if own and own[0].claim.id == first.claim.id:
+            found = [c for c in found if c is not first] + [first]  # in the order of the questions
+        elif own and own[0].sure >= _ALONE_SURE and own[0].speaks >= _ALONE_SPEAKS:
+            found += [c for c in own if c.claim.id not in {f.claim.id for f in found}]
+    found = [c for c in found if c is first or not c.claim.clarify]
+    return found[:_ANSWERED] if first in found[:_ANSWERED] else [first, *found[:1]]
+
+
 def _nearest(
-    ranked: list[Chosen], like: dict[int, float], prose: str, frame: Frame | None
+    ranked: dict[int, Chosen], like: dict[int, float], prose: str, frame: Frame | None
 ) -> Nearest | None:
     """The claim to name where none is sure enough to be given: the surest of those that might answer. It must be about a thing that the question names; one that asks back or points elsewhere is not an answer to offer, and one that only sounds like the question costs more trust than none."""
     if frame is None:
         return None
-    might = {c.claim.id: c.sure for c in ranked if _FAR <= c.sure < math.inf}
     near = [
-        (might[claims()[n].id], much, n)
-        for n, much in like.items()
-        if claims()[n].id in might and _offered(n, frame)
+        (chosen.sure, like[n], n)
+        for n, chosen in ranked.items()
+        if _FAR <= chosen.sure < math.inf and _offered(chosen.claim, n, frame)
     ]
     if not near:
         return None
-    claim = claims()[max(near)[2]]
-    weight, said = _index().weight, _bag(prose)
-    shared = {a: sum(weight.get(w, 0.0) for w in _bag(a) if w in said) for a in claim.asks}
-    return Nearest(claim, max(shared, key=shared.__getitem__))
+    n = max(near)[2]
+    return Nearest(claims()[n], nearest_wording(n, prose))
 
 
-def _offered(n: int, frame: Frame) -> bool:
-    claim = claims()[n]
+def _offered(claim: Claim, n: int, frame: Frame) -> bool:
     return not (claim.clarify or claim.border) and bool(claim.asks) and related(n, frame)
 
 
@@ -368,10 +271,11 @@ def _sure(score: float, speaks: float, fits: Agreement) -> float:
     )
 
 
-def _first_error(ranked: list[Chosen]) -> list[Chosen]:
-    """Without the claims that are told by a later error than the first one that is known."""
-    raised = [c.at for c in ranked if c.at is not None]
-    return [c for c in ranked if c.at is None or c.at == min(raised)]
+def _first_error(ranked: dict[int, Chosen], since: int) -> dict[int, Chosen]:
+    """Without the claims that are told by another error than the first one that is known of the last traceback (`since`: where it begins)."""
+    every = [c.at for c in ranked.values() if c.at is not None]
+    raised = [at for at in every if at >= since] or every
+    return {n: c for n, c in ranked.items() if c.at is None or c.at == min(raised)}
 
 
 def _scored(
@@ -385,6 +289,7 @@ def _scored(
     shows: frozenset[str],
     shapes: frozenset[str],
     logged: str | None,
+    ran: str,
 ) -> tuple[float, dict[str, str], bool, int | None] | None:
     # a longer message is a more particular one
     told = [held for m in claim.messages if (held := found(m, text, flat)) is not None]
@@ -395,15 +300,23 @@ def _scored(
     score = _LIKE * like
     if logged is not None:
         score += (
-            _TRIED if logged.startswith("tried ") else _LOGGED + _FURTHER * (len(claim.shows) - 1)
+            _GENERAL
+            if logged == _PLAIN
+            else (
+                _TRIED
+                if logged.startswith("tried ")
+                else _LOGGED + _FURTHER * (len(claim.shows) - 1)
+            )
         )
     if gate:
         score += _GATE
     if told:
         if (claim.reads and claim.reads not in shows) or (claim.code and claim.code not in shapes):
             return None
+        if claim.ran and not any(one in ran for one in claim.ran):
+            return None
         length, place, read = max(told, key=lambda row: row[0])
-        shown = bool(claim.reads or claim.code)
+        shown = bool(claim.reads or claim.code) + _RAN * bool(claim.ran)
         told_by = _WRAPPED if claim.wraps else _MESSAGE + length / _PARTICULAR
         if claim.never is not None and claim.never.holds(whole.words, whole.text):
             told_by -= _RULED_OUT
@@ -424,6 +337,11 @@ def _shown(claim: Claim, facts: Collection[str], said: Said) -> str | None:
     if fact is None or not fact.startswith("tried "):
         return fact
     return fact if _named(claim, _Part(said, "")) else None
+
+
+def _generally(claim: Claim, plain: Collection[str]) -> str | None:
+    """That a claim is the general answer to a complaint that names nothing else."""
+    return _PLAIN if claim.plain and claim.plain in plain else None
 
 
 def _named(claim: Claim, part: _Part) -> bool:

@@ -8,6 +8,7 @@
     never: bfloat16                           words that rule the claim out
     message: unscale_() has already {…}       a pasted message; {name} is read from it, {…} is skipped
     reads: fragmented                         what the numbers or names in the message must show (messages.py)
+    ran: optim/|load_state_dict               with a message: what the files and lines of the pasted traceback must hold, one of them as written
     wraps: yes                                the message only reports that something else failed: any other one decides
     rules: FL201                              findings that lead here
     code: optimizer-before-model              a shape of the pasted code that leads here (seen.py)
@@ -15,8 +16,12 @@
     and: L.backward()                         and this too, with the same things for the same letters
     without: X.detach()                       and this nowhere
     where: X ~ logits|scores                  and what a letter stands for reads like this (`!~`: does not)
+    facts: output sigmoid & loss mse          in `points/causes.md` and `points/messages.md`: what the pasted program is made of (program.py, layers.py, carried.py) and what the sizes in its message say (sizes.py): & all of them, | one of them
+    explains: stuck, same                     the complaints and messages that this can be the cause of (symptoms.py); the likely causes come first
+    weak: yes                                 one more thing to look at; it answers nothing alone
     asked: softmax|dim*                       said only if the question names this; without it the code alone leads here
     shows: loss zero & norm nan always        what the numbers of a pasted log must show to lead here (numbers.py)
+    plain: stuck                              the general answer to this complaint (symptoms.py), for a question in everyday words only
     verdict: no                               to the wordings above that want a yes or a no, and to questions that ask the same; `no, turns`: to "is it right?"
     yes: must I unscale before I clip?        a wording with a verdict of its own (`yes:`, `no:`)
     clarify: Do you use ...?                  what to ask back when the question is too vague
@@ -39,11 +44,14 @@ The same words are never regular expressions: hundreds of those would take longe
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+import marshal
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, fields
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
+from fallline.triage.kept import kept
 from fallline.triage.words import Phrase, Said, phrases
 
 __all__ = ["Action", "Claim", "Condition", "claims", "points"]
@@ -59,17 +67,17 @@ class Condition:
     """
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        self.text = text
 
     @cached_property
     def groups(self) -> tuple[tuple[Phrase | str, ...], ...]:
-        groups = (group.split("|") for group in self._text.split("&"))
+        groups = (group.split("|") for group in self.text.split("&"))
         return tuple(tuple(_wanted(one.strip()) for one in group) for group in groups)
 
     @cached_property
     def each(self) -> list[Condition]:
         """Its groups, as conditions of their own."""
-        return [Condition(group) for group in self._text.split("&")]
+        return [Condition(group) for group in self.text.split("&")]
 
     def holds(self, words: Said, text: str) -> bool:
         for group in self.groups:  # hot: no generators
@@ -117,6 +125,7 @@ class Claim:
     asks: list[str] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     reads: str = ""
+    ran: tuple[str, ...] = ()
     wraps: bool = False
     when: Condition | None = None
     never: Condition | None = None
@@ -128,6 +137,10 @@ class Claim:
     where: list[str] = field(default_factory=list)
     asked: Condition | None = None
     shows: tuple[tuple[str, ...], ...] = ()  # groups of facts, one of each
+    facts: tuple[tuple[str, ...], ...] = ()  # likewise, of a pasted program
+    explains: tuple[str, ...] = ()
+    weak: bool = False
+    plain: str = ""
     verdict: str | None = None
     turns: bool = False
     own: dict[str, str] = field(default_factory=dict)  # wordings with a verdict of their own
@@ -159,16 +172,66 @@ class Claim:
         return tuple(a for a in self.asks if self.own.get(a, self.verdict) == verdict)
 
 
-@cache
-def claims() -> tuple[Claim, ...]:
-    """All claims, in the order of their files."""
-    return _of(_HOME / "claims")
+class Claims:
+    """Claims by their numbers, in the order of their files. One is unpacked when it is first asked for: a question needs some dozen of them."""
+
+    def __init__(self, rows: list[bytes]) -> None:
+        self._rows = rows
+        self._made: dict[int, Claim] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, n: int) -> Claim:
+        if n not in self._made:
+            self._made[n] = _unpacked(marshal.loads(self._rows[n]))
+        return self._made[n]
+
+    def __iter__(self) -> Iterator[Claim]:
+        return map(self.__getitem__, range(len(self)))
 
 
 @cache
-def points() -> tuple[Claim, ...]:
+def claims() -> Claims:
+    """All claims."""
+    return Claims(kept("claims", lambda: _packed(_HOME / "claims")))
+
+
+@cache
+def points() -> Claims:
     """What pasted code does at a place that people ask about."""
-    return _of(_HOME / "points")
+    return Claims(kept("points", lambda: _packed(_HOME / "points")))
+
+
+def _packed(folder: Path) -> list[bytes]:
+    """The claims as plain data: to read them from that takes a tenth of the time."""
+    return [marshal.dumps([_plain(getattr(c, f.name)) for f in fields(c)]) for c in _of(folder)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Condition):
+        return value.text
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, Action):
+        return [_plain(getattr(value, f.name)) for f in fields(value)]
+    return value
+
+
+def _unpacked(row: list[Any]) -> Claim:
+    claim = Claim(*row)
+    claim.when, claim.never, claim.asked = map(_condition, (claim.when, claim.never, claim.asked))
+    claim.actions = [_action(Action(*one)) for one in row[-1]]
+    return claim
+
+
+def _action(action: Action) -> Action:
+    action.unless, action.only = _condition(action.unless), _condition(action.only)
+    return action
+
+
+def _condition(text: Any) -> Condition | None:
+    return None if text is None else Condition(text)
 
 
 def _of(folder: Path) -> tuple[Claim, ...]:
@@ -248,6 +311,8 @@ class _Page:
                 claim.messages.append(value)
             case "reads":
                 claim.reads = value
+            case "ran":
+                claim.ran = tuple(one.strip().lower() for one in value.split("|"))
             case "wraps":
                 claim.wraps = value == "yes"
             case "when":
@@ -269,8 +334,15 @@ class _Page:
             case "asked":
                 claim.asked = Condition(value)
             case "shows":
-                groups = (group.split("|") for group in value.split("&"))
-                claim.shows = tuple(tuple(fact.strip() for fact in group) for group in groups)
+                claim.shows = _groups(value)
+            case "facts":
+                claim.facts = _groups(value)
+            case "plain":
+                claim.plain = value
+            case "explains":
+                claim.explains = tuple(value.replace(",", " ").split())
+            case "weak":
+                claim.weak = value == "yes"
             case "verdict":
                 claim.verdict, _, turning = (v.strip() for v in value.partition(","))
                 claim.turns = turning == "turns"
@@ -282,3 +354,9 @@ class _Page:
                 claim.backs = tuple(value.replace(",", " ").split())
             case _:
                 raise ValueError(f"a claim has no {key!r}")
+
+
+def _groups(text: str) -> tuple[tuple[str, ...], ...]:
+    """Names in groups: & between those that are all needed, | between those of which one is."""
+    groups = (group.split("|") for group in text.split("&"))
+    return tuple(tuple(name.strip() for name in group) for group in groups)

@@ -27,6 +27,7 @@ from typing import Any
 
 from fallline.errors import UsageError
 from fallline.triage.evidence import lines_back
+from fallline.triage.opposite import contradicted_in
 from fallline.triage.playbook import facts
 from fallline.triage.refuted import stated_in
 from fallline.verdict.reading import read_text
@@ -206,9 +207,11 @@ def _refuted(text: str) -> list[Complaint]:
         shown = textwrap.shorten(sentence, 100)
         # the record of a measurement, by its name, is not a statement of the answer's
         if shown not in complained and not sentence.startswith(("- `", "`")):
-            for claim in stated_in(sentence, before)[:1]:
-                backs = claim.fact if claim.fact.startswith("FL") else f"fact {claim.fact}"
-                found.append(Complaint(f"says “{shown}”; {claim.measured}", backs, "refuted"))
+            known = [(c.fact, c.measured) for c in stated_in(sentence, before)]
+            known += [(c.backs, c.measured) for c in contradicted_in(sentence, before)]
+            for fact, measured in known[:1]:
+                backs = fact if fact.startswith("FL") else f"fact {fact}"
+                found.append(Complaint(f"says “{shown}”; {measured}", backs, "refuted"))
         before = sentence
     return found
 

@@ -6,7 +6,6 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,14 +13,14 @@ from fallline.errors import RunError, UsageError
 from fallline.finding import Finding
 from fallline.syntax.names import HABITS
 from fallline.triage.gathered import Gathered
-from fallline.triage.pasted import cut_off, end_of_update, in_a_loop, printed, unfenced
+from fallline.triage.pasted import cut_off, end_of_update, in_a_loop, one_step_of_two
+from fallline.triage.post import Post
 
 if TYPE_CHECKING:
     from fallline.runs.series import Series
 
 __all__ = ["PASTED", "code_in", "corrected", "gather", "lines_back", "seen_in"]
 
-_FENCE = re.compile(r"```(?:py|python|python3)?[ \t]*\n(.*?)(?:```|\Z)", re.S)
 _LARGEST = 2_000_000
 PASTED = "<question>"
 
@@ -46,17 +45,19 @@ def _excerpt(text: str) -> Gathered:
     if end:  # the end is ours: what is found in it is not theirs, and a correction would show it
         last = text.count("\n") + 1
         read = Gathered([f for f in read.findings if f.at.line <= last], read={PASTED: text})
+    if one_step_of_two(text):  # the graph may be kept for the step that was not pasted
+        read.findings = [f for f in read.findings if f.code != "FL403"]
+        read.diff, read.corrected = "", None
     read.cut = cut_off(text)
     return read
 
 
 def code_in(question: str) -> list[tuple[str, str]]:
     """Python in a question, as if it were a file: what is fenced, or else lines that can be nothing but code."""
-    blocks = [
-        b for b in _FENCE.findall(question) if ("\n" in b.strip() or "(" in b) and not printed(b)
-    ]
-    if not blocks and "```" not in question:
-        blocks = [textwrap.dedent(unfenced(question))]
+    fenced = "```" in question
+    blocks = [b for b in Post.of(question).blocks if not fenced or "\n" in b.strip() or "(" in b]
+    if not fenced:
+        blocks = [textwrap.dedent(b) for b in blocks]
     return [(PASTED, "\n".join(blocks))] if any(blocks) else []
 
 
@@ -99,6 +100,8 @@ def _inside(head: str, text: str, path: str) -> Gathered | None:
 
 def _changes(before: str, after: str) -> str:
     """The lines that changed, each with a sign, and one line around them."""
+    from difflib import unified_diff  # a question without code need not wait for it
+
     rows = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1))[2:]
     return textwrap.dedent("\n".join("" if row.startswith("@@") else row for row in rows)).strip(
         "\n"

@@ -6,19 +6,28 @@ A claim's own subject is what its wordings name; a question that does not name i
 
 from __future__ import annotations
 
+import marshal
 import math
 import re
-import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from fallline.triage.claim import Claim, claims
-from fallline.triage.kept import kept
+from fallline.triage.kept import kept, tables
 from fallline.triage.words import root, tokens, tokens_each
 
-__all__ = ["Agreement", "Frame", "agreement", "at_home", "framed", "related", "speaks_of_things"]
+__all__ = [
+    "Agreement",
+    "Frame",
+    "agreement",
+    "at_home",
+    "framed",
+    "related",
+    "speaks_of_things",
+    "uncommon",
+]
 
 _HOME = Path(__file__).parent / "frames.toml"
 _HOME_THINGS = 2
@@ -26,16 +35,14 @@ _FIRST = re.compile(r"(?<=[.:;])\s")
 _BEGINNING = 3  # letters by which a word that ends in `*` is found
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """The things that a question names, and the signs: what it says that they do."""
 
     things: frozenset[str]
     signs: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(NamedTuple):
     """How far a claim is about what a question is about."""
 
     own: float  # how much of the claim's own subject the question names, by weight (0 to 1)
@@ -44,8 +51,7 @@ class Agreement:
     lacks: bool  # the question does not name a thing that all wordings of the claim name
 
 
-@dataclass(frozen=True, slots=True)
-class _Lexicon:
+class _Lexicon(NamedTuple):
     exact: dict[str, list[tuple[str, tuple[str, ...]]]]  # by the root of the first word
     begun: dict[str, list[tuple[str, tuple[str, ...]]]]  # by its first letters
     signs: frozenset[str]
@@ -54,9 +60,12 @@ class _Lexicon:
 
 @cache
 def _lexicon() -> _Lexicon:
-    raw: dict[str, dict[str, str]] = kept(
-        "frames", lambda: tomllib.loads(_HOME.read_text(encoding="utf-8"))
-    )
+    return _Lexicon(*kept("frames", _read))
+
+
+def _read() -> tuple[Any, ...]:
+    """The lexicon as plain data."""
+    raw: dict[str, dict[str, str]] = tables([_HOME])[0]
     exact: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     begun: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     for group in ("things", "signs"):
@@ -68,9 +77,7 @@ def _lexicon() -> _Lexicon:
                     begun.setdefault(first[:_BEGINNING].rstrip("*"), []).append((name, parts))
                 else:
                     exact.setdefault(first, []).append((name, parts))
-    return _Lexicon(
-        exact, begun, frozenset(raw["signs"]), frozenset(raw["scope"]["everyday"].split())
-    )
+    return exact, begun, frozenset(raw["signs"]), frozenset(raw["scope"]["everyday"].split())
 
 
 def _named(words: list[str]) -> set[str]:
@@ -106,11 +113,15 @@ def framed(prose: str, code: str = "") -> Frame:
 
 def at_home(frame: Frame) -> bool:
     """Whether a question names things that only training has: two of them are not an accident."""
-    return len(frame.things - _lexicon().everyday) >= _HOME_THINGS
+    return len(uncommon(frame)) >= _HOME_THINGS
 
 
-@dataclass(frozen=True, slots=True)
-class _Subject:
+def uncommon(frame: Frame) -> frozenset[str]:
+    """The things that a question names, without the everyday ones."""
+    return frame.things - _lexicon().everyday
+
+
+class _Subject(NamedTuple):
     """What a claim is about: each thing with the share of its wordings that name it, those that its answer begins with, and all things and signs that it speaks of."""
 
     own: dict[str, float]
@@ -118,21 +129,22 @@ class _Subject:
     speaks: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
-    subjects: tuple[_Subject, ...]
+class _Index(NamedTuple):
+    subjects: list[bytes]
     weight: dict[str, float]
 
 
 @cache
 def _index() -> _Index:
-    subjects, weight = kept("subjects", _indexed)
-    return _Index(tuple(_Subject(*s) for s in subjects), weight)
+    return _Index(*kept("subjects", _indexed))
 
 
-def _indexed() -> tuple[
-    list[tuple[dict[str, float], frozenset[str], frozenset[str]]], dict[str, float]
-]:
+@cache
+def _subject(n: int) -> _Subject:
+    return _Subject(*marshal.loads(_index().subjects[n]))
+
+
+def _indexed() -> tuple[list[bytes], dict[str, float]]:
     signs = _lexicon().signs
     subjects = []
     spread: dict[str, int] = {}
@@ -146,7 +158,7 @@ def _indexed() -> tuple[
         for thing in own:
             spread[thing] = spread.get(thing, 0) + 1
         speaks = frozenset(_named(said)) | frozenset(counts)
-        subjects.append((own, frozenset(_named(first)) & own.keys(), speaks))
+        subjects.append(marshal.dumps((own, frozenset(_named(first)) & own.keys(), speaks)))
     weight = {t: math.log((len(subjects) + 1) / n) for t, n in spread.items()}
     return subjects, weight
 
@@ -162,7 +174,7 @@ def _spoken(claim: Claim) -> Iterable[str]:
 def agreement(number: int, frame: Frame) -> Agreement:
     """How far a claim (by its number) and a question are about the same."""
     index = _index()
-    subject = index.subjects[number]
+    subject = _subject(number)
     # a thing that all wordings name is the subject; one that a single wording names is an example
     own = {t: share**2 * index.weight[t] for t, share in subject.own.items()}
     return Agreement(
@@ -184,7 +196,7 @@ def _named_share(things: dict[str, float], frame: Frame) -> float:
 
 def related(number: int, frame: Frame) -> bool:
     """Whether a claim is about one of the things that a question names, and not only about something everyday."""
-    own = frozenset(_index().subjects[number].own)
+    own = frozenset(_subject(number).own)
     return bool(own & frame.things - _lexicon().everyday)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -90,11 +89,13 @@ def _not_known(measure: Step | None, nearest: Nearest | None) -> Reply:
     says = "fallline has no measured answer to this question"
     actions = []
     if nearest is not None:
+        from shlex import quote
+
         says += f"; the nearest one that it has is to: {nearest.wording.rstrip('?. ')}"
         actions.append(
             Action(
                 "If that is what you mean:",
-                code=f"fallline ask {shlex.quote(nearest.wording)}",
+                code=f"fallline ask {quote(nearest.wording)}",
                 proof={"bash": "yes"},
             )
         )

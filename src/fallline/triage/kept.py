@@ -10,14 +10,14 @@ import hashlib
 import marshal
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fallline.files import write_atomically
 
-__all__ = ["kept", "state_of"]
+__all__ = ["kept", "state_of", "tables"]
 
 _HERE = Path(__file__).parent
 _DIGEST = hashlib.sha256().digest_size
@@ -28,7 +28,7 @@ T = TypeVar("T")
 def state_of() -> str:
     """What everything that is derived rests on: the texts and the code of this room, by size and time, and this Python."""
     seen = hashlib.sha256(sys.version.encode())
-    for folder in (_HERE, _HERE / "claims", _HERE / "playbooks"):
+    for folder in (_HERE, _HERE / "claims", _HERE / "points", _HERE / "playbooks"):
         with os.scandir(folder) as entries:
             for entry in sorted(entries, key=lambda e: e.name):
                 if entry.name.endswith((".md", ".toml", ".py")):
@@ -61,3 +61,10 @@ def kept(name: str, build: Callable[[], T]) -> T:
     except OSError:
         pass
     return made
+
+
+def tables(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """The tables of TOML files."""
+    import tomllib  # what is kept was read before
+
+    return [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Column", "columns", "log_lines"]
 
-_VALUE = r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?|nan|[-+]?inf"
+_VALUE = r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?|[-+]?(?:nan|inf)"
 _SCORES = r"acc(?:uracy)?\d?|top-?[15]|auc|f1|m?iou|m?ap(?:50)?|dice|psnr|bleu|reward|return"
 _KINDS = {
     "scale": re.compile(r"(?i)scale"),
@@ -32,6 +32,10 @@ _PAIR = re.compile(
 )
 _AT = re.compile(
     r"(?i)(?<![/\w])(?P<what>epoch|iter(?:ation)?|(?:global[ _])?step|batch)s?['\"]?[\s:=\[#]*(?P<n>\d[\d,]*(?:\.\d+)?)"
+)
+# `Epoch [1][240/735]`: the epoch, and how many of its batches
+_OF_EPOCH = re.compile(
+    r"(?i)\bepoch(?:\(\w+\))?:?\s*\[?(\d+)(?:/\d+)?\]?[\s:,]*\[\s*(\d+)\s*/\s*\d+\]"
 )
 _VALIDATION = re.compile(
     r"(?i)(?:^|[^a-z])(?:val|valid|validation|test|eval|evaluation|dev)(?:[^a-z]|$)"
@@ -61,7 +65,7 @@ class Column:
 
 
 def columns(text: str) -> list[Column]:
-    """The columns of all logs in a text, those with fewer than three values left out."""
+    """The columns of all logs in a text: of three values, or of two if one is not finite and both have their place."""
     lines = text[:_LARGEST].splitlines()[:_MOST]
     found: dict[tuple[str, bool], Column] = {}
     where = ""
@@ -77,7 +81,7 @@ def columns(text: str) -> list[Column]:
             column.at.append(here or where)
             if mean is not None:
                 column.beside.append(mean)
-    logged = [c for c in map(_of_lines, found.values()) if len(c.values) >= _FEWEST]
+    logged = [c for c in map(_of_lines, found.values()) if _tells(c)]
     return [_first_run(c) for c in [*logged, *_tables(lines)]]
 
 
@@ -89,6 +93,11 @@ def log_lines(lines: list[str]) -> set[int]:
         if pairs > 1 or (pairs == 1 and _place(line) and len(line) < _LONG):
             numbered.add(n)
     return numbered if len(numbered) >= _FEWEST else set()
+
+
+def _tells(column: Column) -> bool:
+    few = len(column.values) == 2 and all(column.at) and len(column.finite) == 1
+    return len(column.values) >= _FEWEST or few
 
 
 def _of_lines(column: Column) -> Column:
@@ -106,6 +115,8 @@ def _kind(name: str) -> str:
 
 def _place(line: str) -> str:
     """The finest place that a line names."""
+    if (of_epoch := _OF_EPOCH.search(line)) is not None:
+        return f"epoch {of_epoch[1]}, iteration {of_epoch[2]}"
     places = {m["what"].lower(): m["n"] for m in _AT.finditer(line)}
     for what in ("iteration", "iter", "step", "global step", "global_step", "batch", "epoch"):
         if what in places:
@@ -170,10 +181,18 @@ def _rows(lines: list[str], width: int) -> Iterator[list[float]]:
 
 def _first_run(column: Column) -> Column:
     """Where two runs were pasted after each other the count starts again: the first run is the one that is read."""
-    places = [float(at.rpartition(" ")[2].replace(",", "")) if at else None for at in column.at]
+    places = [_numbers_in(at) for at in column.at]
     for n, (one, two) in enumerate(itertools.pairwise(places), 1):
-        again = one is not None and two is not None and two < one and two <= (places[0] or 0.0)
+        again = bool(one and two) and two < one and two <= (places[0] or [0.0])
         if again and n >= _FEWEST:
             column.values, column.at = column.values[:n], column.at[:n]
             break
     return column
+
+
+def _numbers_in(place: str) -> list[float]:
+    """`epoch 1, iteration 240` as numbers that can be compared."""
+    return [
+        float(n.replace(",", ""))
+        for n in re.findall(r"\d[\d,]*(?:\.\d+)?(?=\D|$)", place.replace(", ", " "))
+    ]

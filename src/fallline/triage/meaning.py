@@ -10,11 +10,11 @@ import math
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from operator import mul
 from pathlib import Path
+from typing import NamedTuple
 
 from fallline.triage.claim import claims
 from fallline.triage.kept import kept
@@ -39,8 +39,7 @@ else:
         return sum(map(mul, one, two))
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(NamedTuple):
     """A row of numbers for each word and pair of words, and what it is multiplied by."""
 
     width: int
@@ -83,29 +82,48 @@ def _vector(words: Sequence[str]) -> array[int]:
     return array("b", [round(by * number) for number in total])
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
-    """The vectors of all wordings, one after the other, those of the answers, and where each claim's wordings begin."""
+class _Vectors(NamedTuple):
+    """Many vectors one after the other; and of each of their first numbers, those of all of them as one long number."""
 
-    wordings: memoryview
-    answers: memoryview
+    rows: memoryview
+    columns: list[int]
+    many: int
+
+
+class _Index(NamedTuple):
+    """The vectors of all wordings and those of the answers, and where each claim's wordings begin."""
+
+    wordings: _Vectors
+    answers: _Vectors
     begins: tuple[int, ...]
 
 
 @cache
 def _index() -> _Index:
-    wordings, answers, begins = kept("meaning", _indexed)
-    return _Index(memoryview(wordings).cast("b"), memoryview(answers).cast("b"), begins)
+    (wordings, asks), (answers, says), begins = kept("meaning", _indexed)
+    return _Index(_vectors(wordings, asks), _vectors(answers, says), begins)
 
 
-def _indexed() -> tuple[bytes, bytes, tuple[int, ...]]:
+def _vectors(rows: bytes, columns: list[bytes]) -> _Vectors:
+    numbers = [int.from_bytes(column, sys.byteorder) for column in columns]
+    return _Vectors(memoryview(rows).cast("b"), numbers, len(rows) // _table().width)
+
+
+def _with_columns(rows: bytes) -> tuple[bytes, list[bytes]]:
+    """As in `_row`: 32 bits for each number, and none of them negative."""
+    width = _table().width
+    columns = (rows[n::width] for n in range(_FIRST))
+    return rows, [array("I", [byte ^ _ZERO for byte in column]).tobytes() for column in columns]
+
+
+def _indexed() -> tuple[tuple[bytes, list[bytes]], tuple[bytes, list[bytes]], tuple[int, ...]]:
     asks = tokens_each(ask for claim in claims() for ask in claim.asks)
     says = tokens_each(claim.says for claim in claims())
     begins = [0]
     for claim in claims():
         begins.append(begins[-1] + len(claim.asks))
     wordings, answers = (b"".join(_vector(t).tobytes() for t in said) for said in (asks, says))
-    return wordings, answers, tuple(begins)
+    return _with_columns(wordings), _with_columns(answers), tuple(begins)
 
 
 def nearness(whole: str, asked: str) -> dict[int, float]:
@@ -114,18 +132,44 @@ def nearness(whole: str, asked: str) -> dict[int, float]:
     all_of_it, part = map(_vector, tokens_each([whole, asked]))
     if not any(all_of_it):
         return {}
-    rough = [_near(all_of_it[:_FIRST], n, index, width) for n in range(len(index.begins) - 1)]
-    nearest = sorted(range(len(rough)), key=lambda n: -rough[n])[:_NEAR]
+    rough = _roughly(all_of_it, index)
+    nearest = sorted(range(len(rough)), key=rough.__getitem__, reverse=True)[:_NEAR]
     near = {n: _near(all_of_it, n, index, width) for n in nearest}
     if part == all_of_it:
         return near
     return {n: (1 - _ASKED) * near[n] + _ASKED * _near(part, n, index, width) for n in nearest}
 
 
+def _roughly(asked: array[int], index: _Index) -> list[float]:
+    """How near the beginning of a vector is to every claim."""
+    wordings, said = _dots(asked, index.wordings), _dots(asked, index.answers)
+    best = (max(wordings[at:end], default=0) for at, end in pairwise(index.begins))
+    return [_joined(one, other) for one, other in zip(best, said, strict=True)]
+
+
+def _dots(asked: array[int], vectors: _Vectors) -> list[int]:
+    """The products of its beginning with all of them: each number is multiplied with a whole column at once."""
+    parts = [(number, column) for number, column in zip(asked, vectors.columns, strict=False)]
+    above = _numbers(sum(number * column for number, column in parts if number > 0), vectors)
+    below = _numbers(sum(-number * column for number, column in parts if number < 0), vectors)
+    zero = _ZERO * sum(number for number, _ in parts)
+    return [more - less - zero for more, less in zip(above, below, strict=True)]
+
+
+def _numbers(packed: int, vectors: _Vectors) -> array[int]:
+    found = array("I")
+    found.frombytes(packed.to_bytes(4 * vectors.many, sys.byteorder))
+    return found
+
+
 def _near(asked: array[int], n: int, index: _Index, width: int) -> float:
-    """How near a vector, or the beginning of one, is to a claim: to its nearest wording, and to its answer."""
-    much, rows = len(asked), index.wordings
+    """How near a vector is to a claim: to its nearest wording, and to its answer."""
+    rows = index.wordings.rows
     begins = range(width * index.begins[n], width * index.begins[n + 1], width)
-    best = max((_dot(asked, rows[at : at + much]) for at in begins), default=0)
-    said = _dot(asked, index.answers[n * width : n * width + much])
-    return (best + _ANSWER * said) / ((1 + _ANSWER) * _LENGTH**2)
+    best = max((_dot(asked, rows[at : at + width]) for at in begins), default=0)
+    said = _dot(asked, index.answers.rows[n * width : (n + 1) * width])
+    return _joined(best, said)
+
+
+def _joined(asked: int, said: int) -> float:
+    return (asked + _ANSWER * said) / ((1 + _ANSWER) * _LENGTH**2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-__all__ = ["error_at", "found", "last_error", "readings"]
+__all__ = ["begins", "error_at", "found", "last_error", "readings"]
 
 _HOLE = re.compile(r"\{([^{}]*)\}")
 _SPACE = re.compile(r"\s+")
@@ -33,6 +33,16 @@ _CHANGED = re.compile(
     r"modified by an inplace operation: \[[^\n]*?\]\],? (?:which is output \d+ of (\w+), )?is at version"
 )
 _TURNED = re.compile(r"(?:T|AsStrided)(?:Backward\d?)?$")
+_SIZES = re.compile(
+    r"[Ss]ize of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)(?: at non-singleton dimension (\d+))?|Expected size (\d+) but got size (\d+)"
+)
+_NEARLY = 2  # sizes that differ by no more come from rounding, not from another tensor
+_LARGE = 6
+_POSITIONS = frozenset(
+    {77, 128, 256, 384, 512, 514, 1024, 1026, 2048, 4096}
+)  # the lengths that models of text are made for
+_IN_PLACE = "needed for gradient computation has been modified by"
+_DDP = re.compile(r"\bDDP\b|DistributedDataParallel")
 _ENOUGH = 45  # characters that know a message by its beginning
 _ERROR = re.compile(r"\b[A-Z]\w*(?:Error|Exception)\b")
 _FRAGMENTED = (
@@ -57,6 +67,12 @@ def found(message: str, text: str, flat: str) -> tuple[int, int, dict[str, str]]
         return None
     held = particular(message) if whole else len(_begun(message)) // 2
     return held, match.start(), {k: v.strip() for k, v in match.groupdict().items()}
+
+
+def begins(message: str) -> str:
+    """The first piece of a message, in lower case with single spaces: a text without it does not hold the message."""
+    pieces = _template(message)[0]
+    return pieces[0] if pieces else ""
 
 
 def _filled(pattern: str, text: str) -> re.Match[str] | None:
@@ -132,6 +148,18 @@ def readings(text: str) -> tuple[frozenset[str], dict[str, str]]:
         changed[1] is None or _TURNED.match(changed[1])
     ):
         shows.add("weight")
+    if (unequal := _SIZES.search(text)) is not None:
+        one, two = (int(n) for n in (unequal[1] or unequal[4], unequal[2] or unequal[5]))
+        if 0 in (one, two):
+            shows.add("nothing")
+        elif unequal[3] == "1" and one > two and two in _POSITIONS:
+            shows.add("positions")
+        elif abs(one - two) <= _NEARLY and min(one, two) > _LARGE:
+            shows.add("off by one")
+        elif unequal[3] == "0":
+            shows.add("batches")
+    if _IN_PLACE in text and re.search(r"BatchNorm", text) and _DDP.search(text):
+        shows = (shows - {"weight"}) | {"ddp batchnorm"}
     if "torch.Size([0])" in text:
         shows.add("empty")  # a parameter that lies in shards
     return frozenset(shows), {name: f"{size / 2**30:.2f} GiB" for name, size in sizes.items()}

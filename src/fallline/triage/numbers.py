@@ -20,6 +20,7 @@ _NEXT = r"\s*(?:,|;|/|-+>|=>|→|\bto\b|\bthen\b|\band\b|\.\.+)+\s*"
 _WORTH = 1.1  # a series moves when its ends differ by a tenth
 _SPIKE = 1000.0  # times the usual norm
 _WORDS = {"loss": r"\w*loss(?:es)?", "norm": r"\w*norms?"}  # also train_loss, grad_norm, gnorm
+_EXPLODES = 100.0  # times its beginning: no loss wanders that far by itself
 _FLAT = 0.03  # of its mean: a spread that is only noise
 _CLASSES = (*range(2, 13), 20, 50, 100, 200, 1000)
 _AT_CHANCE = 0.006  # of the loss: how near it must be to the logarithm of the number of classes
@@ -83,19 +84,31 @@ def shown(text: str) -> dict[str, str]:
         *_in_words(text),
     ):
         facts.setdefault(fact, says)
+    if "loss nan" in facts or "loss diverged" in facts:
+        facts.pop("norm nan sometimes", None)  # no scale that looks for its size: it stays
     if "loss at chance" in facts:
         facts.pop("loss flat", None)  # the same fact, and less of it
     return facts
 
 
 def _main(found: list[Column]) -> Column | None:
-    """The column that stands for its kind: the total where there are parts."""
+    """The column that stands for its kind: the one that is first not finite, else the total where there are parts."""
+    bad = [c for c in found if 0 < len(c.finite) < len(c.values)]
+    if bad:
+        first = min(_first_bad(c) for c in bad)
+        found = [c for c in bad if _first_bad(c) == first]
     plain = [
         c
         for c in found
         if re.fullmatch(r"(?:train\w*[ _])?(?:total_?)?loss(?:es)?(?:_total)?|cost", c.name)
     ]
     return next(iter(plain or found), None)
+
+
+def _first_bad(column: Column) -> int:
+    return next(
+        (n for n, v in enumerate(column.values) if not math.isfinite(v)), len(column.values)
+    )
 
 
 def _of_loss(loss: Column | None) -> Iterator[tuple[str, str]]:
@@ -118,7 +131,9 @@ def _of_loss(loss: Column | None) -> Iterator[tuple[str, str]]:
             if grew
             else f"the value before is an ordinary {_n(last)}"
         )
-        yield "loss nan", f"In your log the loss is NaN {since}; {course}."
+        exploded = grew and last > _EXPLODES * abs(loss.values[0])
+        says = f"In your log the loss is NaN {since}; {course}."
+        yield ("loss diverged" if exploded else "loss nan"), says
         yield ("loss nan after growth" if grew else "loss nan at once"), ""
     elif sum(v == 0.0 for v in loss.values) >= 0.8 * len(loss.values):
         yield "loss zero", "In your log the loss is exactly 0."
@@ -169,10 +184,10 @@ def _of_norm(norm: Column | None) -> Iterator[tuple[str, str]]:
     if bad == len(norm.values):
         yield "norm nan always", "In your log the gradient norm is NaN in every line."
     elif bad:
-        yield (
-            "norm nan sometimes",
-            f"In your log the gradient norm is not finite in {bad} of {len(norm.values)} lines.",
-        )
+        at = norm.at[_first_bad(norm)]
+        since = f", first at {at}" if at else ""
+        says = f"In your log the gradient norm is not finite in {bad} of {len(norm.values)} lines{since}."
+        yield "norm nan sometimes", says
     elif any(not math.isfinite(v) for v in norm.beside):
         yield (
             "norm nan sometimes",
@@ -259,7 +274,8 @@ def _of_course(loss: Column | None) -> Iterator[tuple[str, str]]:
     elif _falls(values):
         yield "loss falls", f"In your log the loss falls from {_n(first)} to {_n(last)}."
     elif _rises(values):
-        yield "loss rises", f"In your log the loss rises from {_n(first)} to {_n(last)}."
+        exploded = "diverged" if last > _EXPLODES * abs(first) else "rises"
+        yield f"loss {exploded}", f"In your log the loss rises from {_n(first)} to {_n(last)}."
     elif max(values) > _SWINGS * min(values) > 0 and len(values) > 4:
         yield (
             "loss swings",

@@ -1,4 +1,4 @@
-"""What was pasted into a question and what was said in it: code without fences, fragments of a loop whose head or end was not pasted, tracebacks and logs."""
+"""Code that was pasted into a question: lines without fences, and fragments of a loop whose head or end was not pasted."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import re
 import textwrap
 
 from fallline.syntax.nodes import below
-from fallline.triage.logs import log_lines
 
 __all__ = [
+    "as_far_as",
     "cut_off",
     "end_of_update",
     "in_a_loop",
+    "in_words",
+    "one_step_of_two",
     "parsed",
     "pieces",
-    "printed",
-    "said",
-    "unfenced",
+    "statements",
 ]
 
 _WORDS = r"(?:import|from|def|class|return|with|for|while|if|elif|else|try|except|@\w)\b[^\n]*[:\w)]\s*(?:#.*)?$"
@@ -27,35 +27,55 @@ _STATEMENT = re.compile(
 _QUOTED = re.compile(r"(?<!`)`([^`\n]*[(=][^`\n]*)`(?!`)")
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.S)
 _CALLS = re.compile(r"(?:[A-Za-z_][\w.\[\], ]*\s*[-+*/]?=[^=].*[(./*]|[A-Za-z_]\w*\.[\w.]+\()")
+_COMMENT = re.compile(r"^[ \t]*#[^\n]*", re.M)
+_MOSTLY = 0.8  # of the lines of a run that must parse
+_SENTENCES = 4  # lines of prose that may begin like a statement
+_CUT = 12  # lines at the end of a piece that may be left out so that the rest parses
 _FEWEST = 3  # fewer lines may be prose, or one line of a traceback
 _LOOKED_AT = 20_000
-# lines that a program printed: frames of a traceback and the code below them, bars of nvidia-smi, progress, time stamps
-_FRAME = re.compile(
-    r'\s*(?:\[?rank ?\d+\]?:)?\s*(?:File "|Traceback \(most recent|During handling of|The above exception|warnings\.warn\()'
-)
-_PRINTED = re.compile(
-    r"\s*(?:[|+]\s*[-=|+]|\|.*\|\s*$|[-=*_#~]{5,}|.*\d+%\|.*\|\s*\d+/\d+|\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|\d\d:\d\d:\d\d\b|\[\s*INFO\b|INFO:|WARNING:|\{['\"](?:loss|eval_|train_)|>>> |\$ )"
-)
-_FEW_WORDS = 3  # a question of which less than this is left was only pasted
 # what a whole script has in view: a step, a trainer that steps, or the optimizer that somebody steps
+# two networks that play against each other
+_RIVALS = re.compile(r"(?i)\b(?:critic|disc(?:riminator)?|net_?d|d)(?:_\w+)?\(")
 _STEPS = re.compile(r"(?i)step|^fit$|trainer|^(adam|adamw|sgd|rmsprop|adagrad|lbfgs)$")
 
 
-def unfenced(question: str) -> str:
-    """The longest run of lines that look like statements, where it parses as Python; else nothing."""
-    if _only_code(question[:_LOOKED_AT]):
-        return question[:_LOOKED_AT].rstrip()
-    runs: list[list[str]] = [[]]
-    for line in question[:_LOOKED_AT].splitlines():
-        if _STATEMENT.match(line) or (runs[-1] and (line[:1].isspace() or not line.strip())):
-            runs[-1].append(line)
-        elif runs[-1]:
-            runs.append([])
-    longest = max(runs, key=len)
-    if sum(bool(line.strip()) for line in longest) < _FEWEST:
-        return ""
-    text = "\n".join(longest)
-    return text.rstrip() if parsed(text) is not None else ""
+def statements(lines: list[str]) -> list[int]:
+    """Which of some lines without fences are code: all of them, or each run of lines that look like statements and parse as Python."""
+    if _only_code("\n".join(lines)):
+        return list(range(len(lines)))
+    runs: list[range] = [range(0)]
+    for n, line in enumerate(lines):
+        inside = bool(runs[-1]) and runs[-1].stop == n
+        if inside and (_STATEMENT.match(line) or _goes_on(line)):
+            runs[-1] = range(runs[-1].start, n + 1)
+        elif _STATEMENT.match(line):
+            runs.append(range(n, n + 1))
+    return [n for run in runs for n in _without_words(run, lines)]
+
+
+def _without_words(run: range, lines: list[str]) -> range:
+    """A run of code without the sentences that it begins with (`if I use ...`); nothing of one that is no code."""
+    for begin in range(run.start, min(run.start + _SENTENCES, run.stop)):
+        rest = range(begin, run.stop)
+        if _is_code([lines[n] for n in rest]):
+            return rest
+    return range(0)
+
+
+def _is_code(run: list[str]) -> bool:
+    filled = sum(bool(line.strip()) for line in run)
+    tree = as_far_as("\n".join(run)) if filled >= _FEWEST else None
+    if tree is None:
+        return False
+    read = {n for s in tree.body for n in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
+    return len(read) >= _MOSTLY * filled
+
+
+def _goes_on(line: str) -> bool:
+    """Whether a line that begins no statement of ours belongs to the code before it: indented, empty, a comment, or an expression that calls something."""
+    if line[:1].isspace() or not line.strip() or (line[0] == "#" and line[1:2] != "#"):
+        return True
+    return "(" in line and "_" in line and parsed(line) is not None
 
 
 def pieces(text: str, read: str) -> ast.Module:
@@ -70,49 +90,70 @@ def pieces(text: str, read: str) -> ast.Module:
     return ast.Module(body, [])
 
 
+def in_words(prose: str) -> str:
+    """Prose without its lines of code: they name much that is not asked about. All of it where nothing else is there."""
+    lines = prose.splitlines()
+    kept = [line for line in lines if not _CALLS.match(line.strip()) or parsed(line) is None]
+    return "\n".join(kept) if any(line.strip() for line in kept) else prose
+
+
 def _lines_of_code(text: str) -> list[str]:
     """Lines outside fences that assign what a call returns, or call a method."""
     prose = _FENCED.sub("", text[:_LOOKED_AT])
     return [line.strip() for line in prose.splitlines() if _CALLS.match(line.strip())]
 
 
-def said(text: str) -> str:
-    """What a person wrote in a text without code: not the frames of a traceback, nor lines of a log. All of it where that is nearly nothing."""
-    lines = text.splitlines()
-    by_program = _by_program(lines)
-    left = "\n".join(line for n, line in enumerate(lines) if n not in by_program)
-    return left if len(re.findall(r"[^\W\d]{2,}", left)) >= _FEW_WORDS else text
+def parsed(text: str) -> ast.Module | None:
+    for spelling in (text, _COMMENT.sub("", text)):  # a comment may stand further to the left
+        try:
+            return ast.parse(textwrap.dedent(spelling))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            if "#" not in text:
+                return None
+    return None
 
 
-def printed(block: str) -> bool:
-    """Whether a fenced block is what a program printed, not a program."""
-    lines = block.splitlines()
-    return 2 * len(_by_program(lines)) > len(lines) and parsed(block) is None
+def as_far_as(text: str) -> ast.Module | None:
+    """Pasted code, or as much of it as parses: pieces that lost their indentation are read one by one, each at its own lines."""
+    if (whole := parsed(text)) is not None:
+        return whole
+    body: list[ast.stmt] = []
+    for begin, piece in _by_margin(text.splitlines()):
+        body += _at_its_lines(piece, begin)
+    return ast.Module(body, []) if body else None
 
 
-def _by_program(lines: list[str]) -> set[int]:
-    """Which lines a program printed."""
-    found = log_lines(lines)
-    frame = False
-    for n, line in enumerate(lines):
-        below_frame = frame and line[:1].isspace()
-        frame = _FRAME.match(line) is not None
-        if frame or below_frame or _PRINTED.match(line):
-            found.add(n)
+def _by_margin(lines: list[str]) -> list[tuple[int, list[str]]]:
+    """Pieces that begin where a line stands further to the left than the piece before it, each with the number of its first line."""
+    found: list[tuple[int, list[str]]] = []
+    margin = 0
+    for n, line in enumerate(lines, 1):
+        indent = len(line) - len(line.lstrip())
+        if line.strip() and (not found or indent < margin):
+            found.append((n, []))
+            margin = indent
+        if found:
+            found[-1][1].append(line)
     return found
 
 
-def parsed(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(textwrap.dedent(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+def _at_its_lines(piece: list[str], begin: int) -> list[ast.stmt]:
+    for cut in range(len(piece), 0, -1):  # what follows an unfinished line goes
+        if len(piece) - cut > _CUT:
+            break
+        if (tree := parsed("\n".join(piece[:cut]))) is not None:
+            return list(ast.increment_lineno(tree, begin - 1).body)
+    return []
 
 
 def _only_code(question: str) -> bool:
     """Whether a question is nothing but Python, of however few lines. `loss = nan` also parses: only a method called or an attribute set is code."""
     if "." not in question or (tree := parsed(question)) is None:
         return False
+    if any(
+        isinstance(op, ast.Is) for n in ast.walk(tree) if isinstance(n, ast.Compare) for op in n.ops
+    ):
+        return False  # "optimizer.step() is slow" is a sentence
     return any(
         (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store))
         or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
@@ -144,6 +185,12 @@ def cut_off(code: str) -> bool:
         for node in below(tree, ast.Expr)
     )
     return left_out or not any(_STEPS.search(name) for name, _ in _called(tree))
+
+
+def one_step_of_two(code: str) -> bool:
+    """Whether an excerpt trains only one of two networks that play against each other: the other's step, which may use the same graph, is not in it."""
+    tree = parsed(code)
+    return tree is not None and _RIVALS.search(code) is not None and sum(_STEPS.search(name) is not None for name, _ in _called(tree)) < 2  # fmt: skip
 
 
 def end_of_update(code: str) -> str:

@@ -24,16 +24,16 @@ exists. Fixes come in order of preference, and each has its condition.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fallline.proof.record import recorded
 from fallline.specialists import specialist_of
-from fallline.triage.kept import kept
+from fallline.triage.kept import kept, tables
+
+if TYPE_CHECKING:
+    from fallline.proof.record import Outcome
 
 __all__ = [
     "Avoid",
@@ -52,16 +52,14 @@ __all__ = [
 _HOME = Path(__file__).parent / "playbooks"
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(NamedTuple):
     """Something that is true, and what backs it."""
 
     text: str
     backs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A measurement (or a verification): what to run, and what the result tells."""
 
     run: str
@@ -69,8 +67,7 @@ class Step:
     backs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fixing:
+class Fixing(NamedTuple):
     """A fix; it applies only where `when` has been measured."""
 
     title: str
@@ -81,8 +78,7 @@ class Fixing:
     backs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Avoid:
+class Avoid(NamedTuple):
     """Popular advice that is wrong here, and why it tempts."""
 
     advice: str
@@ -91,8 +87,7 @@ class Avoid:
     backs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(NamedTuple):
     """One problem as people meet it."""
 
     id: str
@@ -124,16 +119,14 @@ class Case:
             yield from (advice.advice, advice.tempts, advice.because)
 
 
-@dataclass(frozen=True, slots=True)
-class Playbook:
+class Playbook(NamedTuple):
     """What one specialist knows."""
 
     specialist: str
     cases: tuple[Case, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(NamedTuple):
     """A measured fact: what is true, and what the sources said where that was wrong."""
 
     name: str
@@ -183,15 +176,10 @@ def _case(specialist: str, raw: dict[str, Any]) -> Case:
 def playbooks() -> tuple[Playbook, ...]:
     """All playbooks, in the order of their files."""
     found = []
-    for raw in kept("playbooks", _tables):
+    for raw in kept("playbooks", lambda: tables(sorted(_HOME.glob("*.toml")))):
         name = raw["specialist"]
         found.append(Playbook(name, tuple(_case(name, c) for c in raw.get("case", ()))))
     return tuple(found)
-
-
-def _tables() -> list[dict[str, Any]]:
-    paths = sorted(_HOME.glob("*.toml"))
-    return [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
 @cache
@@ -207,12 +195,19 @@ def cases_of(code: str) -> tuple[str, ...]:
 @cache
 def facts() -> dict[str, Fact]:
     """The facts that playbooks cite, by name. What was measured and what is taught come from the record of its experiment."""
-    raw = tomllib.loads((Path(__file__).parent / "facts.toml").read_text(encoding="utf-8"))
+    (raw,) = tables([Path(__file__).parent / "facts.toml"])
     return {name: _fact(name, fact) for name, fact in raw.items()}
 
 
+def _recorded(name: str) -> Outcome | None:
+    """What was measured: the record is only read where an answer cites it."""
+    from fallline.proof.record import recorded
+
+    return recorded(name)
+
+
 def _fact(name: str, raw: dict[str, Any]) -> Fact:
-    known = recorded(name)
+    known = _recorded(name)
     if known is not None:
         return Fact(name, known.says, raw.get("row"), known.taught)
     return Fact(name, raw.get("says", ""), raw.get("row"), raw.get("source", ""))
@@ -225,6 +220,6 @@ def backing(names: Iterable[str]) -> list[Fact]:
     for name in dict.fromkeys(names):
         if name in known:
             found.append(known[name])
-        elif (outcome := recorded(name)) is not None:
+        elif (outcome := _recorded(name)) is not None:
             found.append(Fact(name, outcome.says, None, outcome.taught))
     return found

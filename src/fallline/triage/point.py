@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fallline.triage.claim import Claim, points
-from fallline.triage.pasted import pieces
+from fallline.triage.pasted import in_words, pieces
 from fallline.triage.pattern import Bound, find, words_of
 from fallline.triage.words import Said, spelled, tokens
 
@@ -42,6 +42,7 @@ def point_at(text: str, prose: str, read: str) -> Point | None:
     if not tree.body:
         return None
     held = set(re.findall(r"[A-Za-z_]\w{2,}", ast.unparse(tree)))
+    prose = in_words(prose)
     words = spelled(tokens(prose))
     seen = [point for claim in points() if (point := _seen(claim, tree, held, words, prose))]
     # who asks what a line is for is told that; who says that something goes wrong is told what does

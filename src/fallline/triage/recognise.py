@@ -17,17 +17,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from fallline.specialists import SPECIALISTS
 from fallline.triage.kept import kept
 from fallline.triage.numbers import trends
-from fallline.triage.pasted import said, unfenced
 from fallline.triage.playbook import Case, cases_of, playbooks
+from fallline.triage.post import Post
 from fallline.triage.words import familiar, holds, other_framework, pointers, scope, spelled, tokens
 
-__all__ = ["LONGEST", "Match", "Question", "recognise"]
+__all__ = ["Match", "Question", "recognise"]
 
-LONGEST = 20_000  # characters of a question that are looked at
 _LOOKING = 0.7  # what looking like a phrase weighs
 _POINTING = 0.37  # what one sign of a specialist weighs
 _IN_CODE = 0.3  # words in fenced code say less than words in prose: every loop has an optimizer
@@ -41,7 +41,6 @@ _ABOUT, _FAMILIAR, _STRANGE = 3.87, 8.97, -8.98
 _MOST_ABOUT = 2.5
 _IT, _SAID = frozenset({"it", "this", "run"}), 0.5
 _WORD = re.compile(r"[a-z_][a-z0-9_.+-]*|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-_FENCE = re.compile(r"```(?:\w+)?\n(.*?)(?:```|\Z)", re.S)
 # a specialist called by its own name is an order, not a symptom: who should answer is not for the question to say
 _ORDERED = re.compile("|".join(s.name for s in SPECIALISTS), re.I)
 _STOP = frozenset(
@@ -61,18 +60,20 @@ class Question:
     text: str
     prose: str
     code: str
+    around: str = ""  # all but the code
 
     @classmethod
     def of(cls, text: str) -> Question:
-        short = _ORDERED.sub(" ", text[:LONGEST])
-        code = "\n".join(_FENCE.findall(short))
-        if not code and (code := unfenced(short)):
-            return cls(short, said(short.replace(code, " ")).lower(), code)
-        return cls(short, said(_FENCE.sub(" ", short)).lower(), code)
+        post = Post.of(text)
+        return cls(
+            _ORDERED.sub(" ", post.evidence),
+            _ORDERED.sub(" ", post.prose).lower(),
+            _ORDERED.sub(" ", post.code),
+            post.only("prose", "log", "traceback", "config"),
+        )
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """One case, and how much the question is about it (0 to 1)."""
 
     case: Case
@@ -97,8 +98,7 @@ def _pieces(text: str) -> Counter[str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Index:
+class _Index(NamedTuple):
     cases: tuple[Case, ...]
     weight: dict[str, float]
     phrases: tuple[tuple[int, dict[str, float], float], ...]  # case, vector, length
@@ -164,7 +164,7 @@ def recognise(text: str, findings: Iterable[str] = ()) -> list[Match]:
     pointing = pointers(question.prose)
     for who, weight in pointers(question.code).items():
         pointing[who] = pointing.get(who, 0.0) + _IN_CODE * weight
-    moving = trends(_FENCE.sub(" ", question.text))
+    moving = trends(question.around)
     shown = list(findings)
     sure = False
     scores = []

@@ -21,6 +21,19 @@ _DENIED = re.compile(
     r"|\bwould (?:\w+ )?(?:flatten|squash|shrink|hurt|break|slow|ruin|double|cut|lose|hide|train|be (?:wrong|applied twice|counted twice))\b"
 )
 _RATHER = re.compile(r"(?i)\b(?:rather than|instead of)\b")  # what comes after it is not advised
+# two negations: what is not optional is required
+_NOT_NEEDLESS = re.compile(
+    r"(?i)\b(?:not|never|n't|hardly) (?:\w+ )?(?:optional|unnecessary|redundant|superfluous|needless)\b"
+)
+# a clause that turns to something else
+_APART = re.compile(
+    r"(?i)(?:;|\s[—–])\s(?=(?:for|with|without|but|while|whereas|otherwise|under|when|if|instead|apply|look|use)\b)"
+)
+_EXPLAINED = re.compile(r":\s")
+# how a sentence begins that goes on with what the one before speaks of
+_GOES_ON = re.compile(
+    r"(?i)\W*(?:it|its|this|that|these|those|they|there|the|no|both|so|and|or|then|which|since|because|nothing|all|always|just|\w+ing|you)\b"
+)
 _TOGETHER = 150  # characters that two sentences may have to be read as one
 _NEGATIONS = frozenset({"not", "never", "no", "cannot", "nothing", "neither", "nor", "without"})
 
@@ -36,8 +49,8 @@ class Refuted:
     right: list[Condition] = field(default_factory=list)
     so: str = ""
 
-    def stated(self, sentence: str, low: str, words: Said) -> bool:
-        """Whether a sentence makes the statement, and neither denies nor corrects it; `low`: the same in small letters."""
+    def stated(self, sentence: str, low: str, words: Said, whole: str) -> bool:
+        """Whether a sentence makes the statement, and neither denies nor corrects it; `low`: the same in small letters; `whole`: the sentence that it is a clause of."""
         # of all statements a sentence makes hardly one: what takes it back is looked for only then
         made = [
             own
@@ -46,7 +59,7 @@ class Refuted:
         ]
         if not made or (not any(made) and not _NEGATIONS.isdisjoint(words)):
             return False
-        if _DENIED.search(sentence) or any(r.holds(words, low) for r in self.right):
+        if _DENIED.search(whole) or any(r.holds(words, low) for r in self.right):
             return False
         advised, *against = _RATHER.split(low, maxsplit=1)
         return not against or any(self._begins_in(advised))
@@ -82,13 +95,21 @@ def refuted() -> tuple[Refuted, ...]:
 
 
 def stated_in(sentence: str, before: str = "") -> list[Refuted]:
-    """The false statements that a sentence makes, alone or together with the one before it (set it so. It has no downside)."""
-    found = _made_in(sentence)
-    if not found and before and len(before) + len(sentence) <= _TOGETHER:
+    """The false statements that a sentence makes: in one of its clauses, or in it and the one before that it goes on with (set it so. It has no downside)."""
+    clauses = [c for c in _APART.split(sentence) if c.strip()]
+    found = [claim for clause in clauses for claim in _made_in(clause, sentence)]
+    for clause in clauses:
+        # what comes before a colon is explained after it: a negation there is about the explanation
+        first, *rest = _EXPLAINED.split(clause, maxsplit=1)
+        if not found and rest:
+            found = _made_in(first, sentence)
+    goes_on = _GOES_ON.match(sentence)
+    if not found and goes_on and before and len(before) + len(sentence) <= _TOGETHER:
         found = _made_in(f"{before} {sentence}")
     return found
 
 
-def _made_in(text: str) -> list[Refuted]:
+def _made_in(text: str, whole: str = "") -> list[Refuted]:
+    text = _NOT_NEEDLESS.sub("required", text)
     low, words = text.lower(), spelled(tokens(text))
-    return [claim for claim in refuted() if claim.stated(text, low, words)]
+    return [claim for claim in refuted() if claim.stated(text, low, words, whole or text)]

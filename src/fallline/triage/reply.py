@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from fallline.finding import Finding
 from fallline.triage.arithmetic import reckoned
-from fallline.triage.choose import Chosen, choose
+from fallline.triage.causes import causes_in
+from fallline.triage.choose import Chosen, choose, for_each_question
 from fallline.triage.claim import Action, Claim
 from fallline.triage.done import Done, done_in
+from fallline.triage.explain import beside_the_point, from_causes, noted, to_the_point, with_causes
+from fallline.triage.filled import SENTENCE, filled, shortened
 from fallline.triage.frame import Frame, at_home, framed
 from fallline.triage.gathered import Gathered
 from fallline.triage.honest import (
@@ -37,7 +40,8 @@ from fallline.triage.messages import last_error
 from fallline.triage.numbers import shown
 from fallline.triage.playbook import Case
 from fallline.triage.point import Point, point_at
-from fallline.triage.recognise import LONGEST, Question
+from fallline.triage.post import Post
+from fallline.triage.recognise import Question
 from fallline.triage.seen import seen_in_code
 from fallline.triage.shape import Shape
 from fallline.triage.silent import SHOW_CODE, silent
@@ -48,18 +52,20 @@ from fallline.triage.sourced import (
     named_at_all,
     pasted_message,
 )
+from fallline.triage.symptoms import symptoms
 from fallline.triage.words import Said, foreign, other_framework, scope, spelled, tokens, vague
 
 __all__ = ["Reply", "compose"]
 
 _MOST = 3
 _SURE = 1.35  # with less, a claim says nothing of a message that it does not know, nor of code that was cut off
+_REPEATED = 30  # characters of a title that is found again in the text
 _KNOWN = 1.5  # a question this much like one of ours is ours, whatever its other words are
+_ASKED = 2.2  # a question this much like one of a claim is answered by it, not by the documentation of a name
 _MOST_OF_IT = 0.5  # a claim that speaks of less does not answer a message that a library has
 _OF_IT = 0.6  # so is one of which a claim speaks this much
-_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
+_OTHER = {"yes": "No", "no": "Yes"}
 _FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
-_READ = re.compile(r"\{(\w+)\}")
 
 
 def compose(
@@ -73,19 +79,25 @@ def compose(
 ) -> Reply:
     """Answer from the evidence, else from the claims, else from the nearest case, else ask back."""
     question = Question.of(text)
-    raw = text[:LONGEST]  # with the names of specialists, which are words of messages too
+    raw = _once(
+        Post.of(text).evidence
+    )  # with the names of specialists, which are words of messages too
     words = spelled(tokens(raw))
     shape = Shape.of(question.prose)
-    codes = [f.code for f in evidence.serious]
     pasted = "" if evidence.files else "\n".join(evidence.read.values()) or question.code
     looked = looked_at(question.prose, evidence, run)
     fit = _Fit(words, raw.lower(), done_in(question.prose, question.code))
     facts = {**shown(raw), **dict.fromkeys(fit.done.facts, "")}
     frame = framed(question.prose, question.code)
-    choice = choose(raw, question.prose, words, codes, specialists, seen_in_code(pasted), facts, fit.exhausted, bool(looked), frame)  # fmt: skip
+    evidence = evidence if run else noted(evidence, question.prose, facts)
+    aside = not run and beside_the_point(evidence.serious, question.prose, facts)
+    codes = [] if aside else [f.code for f in evidence.serious]
+    choice = choose(raw, question.prose, words, codes, specialists, seen_in_code(pasted), facts, fit.exhausted, bool(looked), frame, Post.of(text).last_traceback)  # fmt: skip
     chosen = choice.best
     beside = [c for c in chosen[1:] if c.seen]
     chosen = [c for c in chosen if c not in beside]
+    if not (evidence.read or run or facts):
+        chosen = for_each_question(chosen, question.prose, specialists)
     told = bool(chosen and chosen[0].told)
     sum_ = None if told else reckoned(question.text)
     said = None if told else pasted_message(raw)
@@ -101,7 +113,11 @@ def compose(
     trains = _trains(question.text, evidence) or bool(evidence.findings or run)
     if chosen and chosen[0].claim.border and not trains:
         return Reply(chosen[0].claim.says, claims=[chosen[0].claim.id], ours=False)
-    point = None if told or evidence.files else point_at(raw, question.prose, pasted)
+    point = None if evidence.files else point_at(raw, question.prose, pasted)
+    if told and (
+        point is None or not (point.asked and point.meant) or "traceback" in Post.of(text).kinds
+    ):
+        point = None  # a message that is only mentioned yields to the line that is asked about
     strange = other_framework(question.text) or not (ours or point)
     if strange and not trains:
         elsewhere = other_framework(question.text) or scope(question.text) < 0.0
@@ -111,14 +127,27 @@ def compose(
             return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
         near = scope(question.text) > 0.0
         return Reply(f"{NOT_OURS} {PERHAPS_OURS}" if near else NOT_OURS, ours=False)
+    code = "\n".join(evidence.files.values()) if len(evidence.files) == 1 else pasted
+    causes = causes_in(code, question.prose, facts, raw)
+    errors = [c for c in causes if c.of_an_error]
+    if any(cause.likely for cause in errors):
+        return from_causes(errors, [_other(f) for f in _distinct(evidence.serious, "")])
     if point is not None and not (
-        evidence.serious and (shape.mine or _found_there(point, evidence))
+        evidence.serious
+        and not aside
+        and (shape.mine or _found_there(point, evidence) or symptoms(question.prose))
     ):
-        return _from_point(point, evidence, shape, fit)
-    if evidence.serious and not told:
-        return _from_findings(question, evidence, shape, chosen, beside, fit, run)
+        return _from_point(point, evidence, shape, fit, chosen[:1] if told else [])
+    causes = errors if told else causes
+    likely = any(cause.likely for cause in causes)
+    if evidence.serious and not told and not (aside and (likely or chosen)):
+        found = _from_findings(question, evidence, shape, chosen, beside, fit, run)
+        return with_causes(found, causes)
     if chosen and chosen[0].seen:
         return _from_claims(chosen[:1], shape, fit, run, looked)
+    if likely and not told:
+        apt = to_the_point(evidence.serious, question.prose, facts)
+        return from_causes(causes, [_other(f) for f in _distinct(apt, "")])
     if sourced is not None and not (chosen and _of_this(chosen[0])):
         return Reply(sourced.says, None, sourced.actions)
     only_code = bool(evidence.read) and not question.prose.strip()
@@ -130,7 +159,7 @@ def compose(
         if not evidence.cut:
             return _clean_code(question.prose, evidence, shape, run)
         if only_code or not chosen or chosen[0].score < _SURE:
-            return silent(question.prose, pasted)
+            return with_causes(silent(question.prose, pasted), causes)
     if not (told or run or evidence.findings) and only_code_tells(question.prose, shape):
         return Reply(f"Only the code can tell. {SHOW_CODE}", None, [READ], SHOW_CODE)
     if healthy and not told:
@@ -144,21 +173,26 @@ def compose(
     if not told and message is None and (named := _of_names(raw, chosen, frame)) is not None:
         return named
     if chosen:
-        return _with_notes(
-            _of_the_log(_from_claims(chosen, shape, fit, run, looked), chosen[0], facts),
-            evidence,
-        )
+        given = _of_the_log(_from_claims(chosen, shape, fit, run, looked), chosen[0], facts)
+        costs = told or beside_the_point(evidence.findings, question.prose, facts)
+        return with_causes(given if costs else _with_notes(given, evidence), causes)
     if run:
         return _clean_run(looked, None, run)
     if not told and (printed := from_message(raw.strip().partition("\n")[0], raw)) is not None:
         return Reply(printed.says, None, printed.actions)  # a line of a log without a class
     if evidence.read and not evidence.files and not evidence.findings:
-        return silent(question.prose, pasted)
+        return with_causes(silent(question.prose, pasted), causes)
     reply = known_of_it(cases, bool(evidence.findings), text, told, choice.nearest, frame)
     reply.says = f"{looked} {reply.says}".strip()
     if reply.clarify == NARROW and (of_it := named_at_all(raw, raw)) is not None:
         reply.says = f"{of_it.says} {reply.says}"
     return reply
+
+
+def _once(text: str) -> str:
+    """The text without a title that only repeats how a message in it begins."""
+    title, _, rest = text.partition("\n")
+    return rest if len(title) > _REPEATED and title.strip() in rest else text
 
 
 def _found_there(point: Point, evidence: Gathered) -> bool:
@@ -167,13 +201,16 @@ def _found_there(point: Point, evidence: Gathered) -> bool:
     return not meant or any(f.at.line == point.line for f in evidence.serious)
 
 
-def _from_point(point: Point, evidence: Gathered, shape: Shape, fit: _Fit) -> Reply:
-    """What the code does at the place that was asked about, and what the reader found elsewhere in it."""
-    actions = [replace(a, do=_filled(a.do, point.read)) for a in fit.of(point.claim)] + [
+def _from_point(
+    point: Point, evidence: Gathered, shape: Shape, fit: _Fit, message: list[Chosen]
+) -> Reply:
+    """What the code does at the place that was asked about, after what the message beside it means, and what the reader found elsewhere in it."""
+    means = [SENTENCE.split(filled(c.claim.says, c.read))[0] for c in message]
+    actions = [replace(a, do=filled(a.do, point.read)) for a in fit.of(point.claim)] + [
         _other(f) for f in _distinct(evidence.serious or evidence.findings, "")
     ]
     return Reply(
-        _filled(point.claim.says, point.read),
+        " ".join([*means, filled(point.claim.says, point.read)]),
         None if point.asked else shape.judged(wrong=True),
         actions[:_MOST],
         None,
@@ -192,7 +229,7 @@ def _of_names(raw: str, chosen: list[Chosen], frame: Frame) -> Reply | None:
     asked = asked_of(raw)
     if asked is None:
         return None
-    if not asked.what and any(c.claim.mentions(asked.names) for c in chosen):
+    if any(c.claim.mentions(asked.names) and (c.score > _ASKED or not asked.what) for c in chosen):
         return None
     if frame.signs and not asked.what:
         return None  # who says what goes wrong does not ask for the documentation
@@ -202,7 +239,7 @@ def _of_names(raw: str, chosen: list[Chosen], frame: Frame) -> Reply | None:
     near = [
         s
         for c in chosen[:1]
-        for s in _SENTENCE.split(_filled(c.claim.says, c.read))
+        for s in SENTENCE.split(filled(c.claim.says, c.read))
         if any(name in s for name in found.names)
     ]
     return Reply(" ".join([found.says, *near[:1]]))
@@ -247,33 +284,20 @@ class _Fit:
         return bool(claim.actions) and self.done.repeats(claim.actions[0], claim)
 
 
-def _filled(text: str, read: dict[str, str]) -> str:
-    """The text with what was read from a message; a clause about something that was not pasted goes."""
-    if any(name not in read for name in _READ.findall(text)):
-        text = _without_unread(text, read)
-    return _READ.sub(lambda m: read.get(m[1], "the value"), text)
-
-
-def _without_unread(text: str, read: dict[str, str]) -> str:
-    sentences = [s.split("; ") for s in _SENTENCE.split(text)]
-    kept = [
-        "; ".join(c for c in clauses if all(name in read for name in _READ.findall(c)))
-        for clauses in sentences
-    ]
-    shortened = " ".join(s if s.endswith((".", "!", "?", ":")) else f"{s}." for s in kept if s)
-    return shortened or text
-
-
 def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str, looked: str) -> Reply:
     first = chosen[0]
-    says = " ".join(_filled(c.claim.says, c.read) for c in chosen)
+    verdict = _verdict(shape, first.claim, first.seen)
+    says = " ".join(filled(c.claim.says, c.read) for c in chosen)
+    if shape.open or verdict in _OTHER:
+        says = _without(says, _OTHER.get(verdict or "", "Yes|No"))
     actions = fit.of(*(c.claim for c in chosen))
     repeated = fit.left_out(c.claim for c in chosen)
     actions = [
         replace(
             a,
-            do=_filled(a.do, first.read),
-            code=_filled(a.code, first.read) if first.told else a.code,
+            do=filled(a.do, first.read),
+            see=filled(a.see, first.read),
+            code=filled(a.code, first.read) if first.told else a.code,
         )
         for a in actions
     ]
@@ -282,13 +306,19 @@ def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str, looked
     if run:
         actions = [_looked_up(a, run) for a in actions]
     return Reply(
-        _short(says) + _left_out(repeated),
-        _verdict(shape, first.claim, first.seen),
+        shortened(says) + _left_out(repeated),
+        verdict,
         actions,
         first.claim.clarify or None,
         [c.claim.id for c in chosen],
         tuple(dict.fromkeys(name for c in chosen for name in c.claim.backs)),
     )
+
+
+def _without(says: str, word: str) -> str:
+    """An answer without the yes or no that it begins with: it was written for a question that is asked the other way round, or that wants none."""
+    rest = re.sub(rf"^(?:{word})(?:, (?:that is \w+: )?|: )(?=\w)", "", says)
+    return rest[:1].upper() + rest[1:] if rest != says else says
 
 
 def _left_out(labels: Sequence[str]) -> str:
@@ -303,12 +333,14 @@ def _verdict(shape: Shape, claim: Claim, seen: bool = False) -> str | None:
     """Yes or no, where the question asks what the claim answers; nothing where that is not certain."""
     if seen and shape.mine:
         return shape.judged(wrong=True)
-    heard = {
+    heard = [
         said
         for own in ("yes", "no", "depends")
-        if (said := shape.verdict(own, claim.turns, claim.wordings(own))) is not None
-    }
-    return heard.pop() if len(heard) == 1 else None
+        if (said := shape.heard(own, claim.turns, claim.wordings(own))) is not None
+    ]
+    # of wordings that ask opposite things the nearer one
+    nearest = {said for near, said in heard if near == max(heard)[0]}
+    return nearest.pop() if len(nearest) == 1 else None
 
 
 def _with_notes(reply: Reply, evidence: Gathered) -> Reply:
@@ -320,8 +352,11 @@ def _with_notes(reply: Reply, evidence: Gathered) -> Reply:
 
 def _of_the_log(reply: Reply, first: Chosen, facts: dict[str, str]) -> Reply:
     """The reply, and before it what the pasted log shows, where that led to the claim."""
-    if first.logged is not None and facts[first.logged]:
-        reply.says = _short(f"{facts[first.logged]} {reply.says}")
+    fact = first.logged
+    if fact is None and "NaN" in reply.says and not first.told:
+        fact = "loss nan"  # who asks about a NaN is told where it begins
+    if fact is not None and facts.get(fact):
+        reply.says = shortened(f"{facts[fact]} {reply.says}")
     return reply
 
 
@@ -330,10 +365,6 @@ def _looked_up(action: Action, run: str) -> Action:
     if "fallline run" not in f"{action.do} {action.code}":
         return action
     return Action(f"`fallline report {run}` shows what it recorded.")
-
-
-def _short(says: str) -> str:
-    return " ".join(_SENTENCE.split(says)[:4])
 
 
 def _from_findings(
@@ -352,7 +383,7 @@ def _from_findings(
     # what a watched run has shown needs no general advice beside it
     extra = [] if run else [c for c in chosen if worst.code in c.claim.rules]
     if extra:
-        says = f"{says} {_SENTENCE.split(_filled(extra[0].claim.says, extra[0].read))[0]}"
+        says = f"{says} {SENTENCE.split(filled(extra[0].claim.says, extra[0].read))[0]}"
     verdict = shape.judged(wrong=True)
     if not about:
         says, verdict = (
@@ -364,7 +395,7 @@ def _from_findings(
     actions = [_instead(worst, evidence, run)]
     actions += [_other(f) for f in _distinct(found[1:], worst.code)][: _MOST - 1]
     seen = [c.claim for c in (*chosen, *beside) if c.seen and c not in extra]
-    actions += [Action(_SENTENCE.split(claim.says)[0]) for claim in seen]
+    actions += [Action(SENTENCE.split(claim.says)[0]) for claim in seen]
     _with_changes(actions, [worst, *_distinct(found[1:], worst.code)], evidence)
     if extra and len(actions) < _MOST and worst.code not in evidence.repaired:
         actions += fit.of(extra[0].claim)
@@ -403,7 +434,7 @@ def _instead(finding: Finding, evidence: Gathered, run: str) -> Action:
     if op := finding.evidence.get("op"):
         words = words.replace("the named operation", f"`{op}` in line {finding.at.line}")
     # of a watched run the whole remedy: its first sentence often only points to the operation
-    first = words if run else _SENTENCE.split(words)[0].rstrip(":")
+    first = words if run else SENTENCE.split(words)[0].rstrip(":")
     return Action(
         first + ("" if first.endswith((".", ")")) else "."),
         code=code[1].rstrip() if code else "",
@@ -411,7 +442,7 @@ def _instead(finding: Finding, evidence: Gathered, run: str) -> Action:
 
 
 def _other(finding: Finding) -> Action:
-    return Action(f"Line {finding.at.line}: {_SENTENCE.split(finding.message)[0]} ({finding.code})")
+    return Action(f"Line {finding.at.line}: {SENTENCE.split(finding.message)[0]} ({finding.code})")
 
 
 def _left(remaining: Sequence[Finding]) -> str:
@@ -428,7 +459,7 @@ def _healthy(chosen: list[Chosen], fit: _Fit) -> Reply:
     if about is None:
         says += " Keep an eye on the loss and on the share of clipped updates."
         return Reply(says)
-    says = _short(f"{says} {_filled(about.says, chosen[0].read)}")
+    says = shortened(f"{says} {filled(about.says, chosen[0].read)}")
     return Reply(says, None, fit.of(about), None, [about.id], about.backs)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from collections.abc import Callable, Iterator
 
 from fallline.syntax.nodes import below, names_read
+from fallline.triage.pasted import as_far_as
 
 __all__ = ["seen_in_code"]
 
@@ -16,9 +16,7 @@ _LENGTHS = frozenset({"T_max", "total_iters", "num_training_steps", "milestones"
 
 def seen_in_code(code: str) -> frozenset[str]:
     """The names of the shapes that a piece of Python has; none where it does not parse."""
-    try:
-        tree = ast.parse(textwrap.dedent(code))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if (tree := as_far_as(code)) is None:
         return frozenset()
     found = {name for name, has in _SHAPES.items() if has(tree)}
     if _broadcast(code):
@@ -205,6 +203,16 @@ def _cudnn_benchmark_beside_seeds(tree: ast.AST) -> bool:
     return chosen and any(True for _ in _calls(tree, "manual_seed", "seed_everything"))
 
 
+def _adapter_loaded_frozen(tree: ast.AST) -> bool:
+    """`PeftModel.from_pretrained(base, path)` without `is_trainable=True`: an adapter for inference."""
+    for call in _calls(tree, "from_pretrained"):
+        if _owner(call).rpartition(".")[2].startswith("Peft") and len(call.args) > 1:
+            given = [k.value for k in call.keywords if k.arg == "is_trainable"] + call.args[3:4]
+            if not any(isinstance(v, ast.Constant) and v.value is True for v in given):
+                return True
+    return False
+
+
 _SHAPES: dict[str, Callable[[ast.AST], bool]] = {
     "optimizer-before-model": _optimizer_before_model,
     "no-grad-feeds-the-loss": _no_grad_feeds_the_loss,
@@ -217,6 +225,7 @@ _SHAPES: dict[str, Callable[[ast.AST], bool]] = {
     "trains-in-eval-mode": _trains_in_eval_mode,
     "module-requires-grad": _module_requires_grad,
     "steps-every-k": _steps_every_k,
+    "adapter-loaded-frozen": _adapter_loaded_frozen,
     "cudnn-benchmark-beside-seeds": _cudnn_benchmark_beside_seeds,
 }
 _SHAPE = re.compile(r"#[^\n\[(]*[\[(](\d+)(?:, ?(\d+))?,?[\])]")

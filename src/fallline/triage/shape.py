@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
+from fallline.triage.frame import framed, uncommon
 from fallline.triage.words import root, tokens
 
 __all__ = ["Shape"]
@@ -22,7 +23,7 @@ _ASKED = re.compile(
 _INSIDE = re.compile(
     rf"(?i)(?<!what )(?<!how )(?<!why )(?<!where )(?<!when )(?<!which )\b(?:{_VERBS})\s+(?:i|we|you|it|this|that|the|there|my|they)\b{_REST}"
 )
-_BARE = re.compile(rf"(?i)^\W*(?:{_VERBS})\s+\w[^.?!\n]{{0,200}}")
+_BARE = re.compile(rf"(?i)^\W*(?:{_VERBS})\s+\w(?:[^.?!\n]|[.](?=\S)){{0,200}}")
 # who says it with confidence wants it confirmed
 _CONFIRM = re.compile(
     r"(?i)\b(?:right|ok|okay|correct|agreed?|good|fine|true|yes|normal|safe)\s*\?|\b(?:just |please )?confirm\b|\btell (?:him|her|them|me) (?:he|she|they|i)(?:'s|'re|'m| is| are| am) right\b|"
@@ -56,21 +57,47 @@ _THEIRS = re.compile(
 _NEED = re.compile(
     r"(?i)\b(?:need(?:s|ed)?|have to|has to|must|required?|necessary|mandatory|optional|redundant|unnecessary)\b"
 )
-_SHOULD = re.compile(r"(?i)\b(?:should|shall|better to|worth)\b")
+_SHOULD = re.compile(r"(?i)\b(?:should(?:n['’]t)?|shall|better to|worth)\b")
 _MAY = re.compile(
-    r"(?i)\b(?:ok|okay|safe|fine|allowed|possible|right|correct|normal|good|can (?:i|we|you|one)|may (?:i|we)|could (?:i|we))\b"
+    r"(?i)\b(?:ok|okay|safe|fine(?![- ]?tun)|allowed|possible|right|correct|normal|good|can (?:i|we|you|one)|may (?:i|we)|could (?:i|we))\b"
 )
 _NEGATION = re.compile(
     r"(?i)\b(?:not|no|never|without|cannot|nothing|skip\w*|omit\w*|leave out|drop|optional|redundant|unnecessary|harmless|useless)\b|n't\b"
 )
+# "shouldn't we ...?": English says yes and no to it alike
+_EXPECTS = re.compile(
+    r"(?i)\b(?:should|is|are|does|do|would|could|must|need)n['’]?t\s+(?:it|we|i|you|this|that|the|there|they)\b"
+)
+# "shouldn't both be the same?" suggests that they should
+_SUGGESTS = re.compile(r"(?i)\b(?:should|would)n['’]?t\b")
+# what asks about the sentences before it: "the loss is not divided. Is it a bug?"
+_BEFORE = re.compile(
+    r"(?i)\W*(?:so |and |but |if so )?(?:"
+    r"(?:is|are|was) (?:it|this|that|these|they)(?: really| just| always| still)? (?:an? |the |to be |by )?"
+    r"(?:bug|problem|issue|mistake|error|normal|expected|correct|right|ok|okay|fine|true|safe|bad|wrong|necessary|needed|intended|intentional|reasonable|harmful|useful|possible|so|case|design|accident)"
+    r"(?: here| behaviou?r| idea| practice| way| or (?:not|wrong|a bug|an accident|(?:just )?(?:a|an accidental) mistake))?"
+    r"|am i (?:right|correct|wrong|mistaken)(?: (?:on|about|in) (?:this|that|it))?|is my (?:understanding|assumption|guess) (?:right|correct|wrong)|(?:right|correct|true))\W*"
+)
+_STATES = re.compile(r"(?i)\b(?:am i|my (?:understanding|assumption|guess)|true|right|so)\b")
+_ABOUT = 2  # sentences before it that it may be about
 _STRENGTH = {"may": 0, "should": 1, "need": 2}
-_TYPES = ({"bf16", "bfloat16"}, {"fp16", "float16", "half"}, {"fp32", "float32", "tf32"}, {"inference", "eval", "evaluation", "validation"}, {"fsdp1"}, {"fsdp2"})  # fmt: skip
+_TYPES = ({"bf16", "bfloat16"}, {"fp16", "float16", "half"}, {"fp32", "float32", "tf32"}, {"inference", "eval", "evaluation", "validation"}, {"fsdp1"}, {"fsdp2"}, {"only"}, {"enough", "sufficient"}, {"memory", "ram"}, {"slow", "slower", "slows", "faster", "speed", "expensive", "overhead", "time"}, {"up", "increase", "increases", "increasing", "rise", "rises", "rising", "grow", "grows", "higher"}, {"down", "decrease", "decreases", "decreasing", "fall", "falls", "falling", "drop", "drops", "lower"})  # fmt: skip
 _FORM = frozenset(
     "a an the is it are do does i we my to of in on at for if and or when with ok okay safe should can must need have call calling use using loss each every once "
     "step optimizer gradient gradients grad norm model that this right".split()
 )
 _SENTENCES = re.compile(r"(?<=[.?!])\s+|, so ")
+# the same question about the other side: its answer is not known from this one
+_OPPOSITE = (
+    ({"on", "enabled", "enable", "active"}, {"off", "disabled", "disable", "inactive"}),
+    ({"higher", "high"}, {"lower", "low"}),
+    ({"increase", "increases", "increasing", "rise", "rises", "rising", "up"}, {"decrease", "decreases", "decreasing", "fall", "falls", "falling", "down", "drop", "drops"}),
+    ({"faster"}, {"slower"}), ({"more"}, {"less", "fewer"}), ({"better"}, {"worse"}), ({"larger", "bigger", "large", "big"}, {"smaller", "small"}),
+    ({"sum", "sums", "summed"}, {"average", "averages", "averaged"}), ({"eval"}, {"train"}), ({"first"}, {"last"}), ({"inside"}, {"outside"}), ({"start", "starts"}, {"end", "ends"}),
+    ({"left"}, {"right"}), ({"overfit", "overfitting"}, {"underfit", "underfitting"}), ({"keep", "keeps", "gain"}, {"lose", "loses"}),
+)  # fmt: skip
 _SHARED = 0.4  # of the words of the shorter sentence
+_SHARED_BEFORE = 0.6  # and of a sentence that is only asked about, which says more than it asks
 _OTHER = {"yes": "no", "no": "yes"}
 
 
@@ -84,6 +111,10 @@ class Shape:
     mine: bool = False  # about the asker's own code
     either: bool = False  # one of two
     sentence: str = ""
+    about: tuple[
+        str, ...
+    ] = ()  # the sentences before it, where it only asks whether they are right
+    open: bool = False  # it asks how, why or which, and no yes or no answers that
 
     @classmethod
     def of(cls, prose: str) -> Shape:
@@ -92,14 +123,17 @@ class Shape:
             asked = _INSIDE.search(prose) or _BARE.search(prose)
         confirm = _CONFIRM.search(prose) is not None
         sentence = asked[0] if asked is not None else prose
-        either = asked is not None and _EITHER.search(sentence) is not None
+        about = _said_before(prose, sentence) if asked is not None else ()
+        either = asked is not None and not about and _EITHER.search(sentence) is not None
         return cls(
             decides=(asked is not None or confirm) and not either,
             turned=asked is not None and _TURNED.search(sentence) is not None,
-            kind=_kind(sentence) if asked is not None else "said",
+            kind=_kind(sentence, about) if asked is not None else "said",
             mine=_MINE.search(prose) is not None and not either and not _THEIRS.search(sentence),
             either=either,
             sentence=sentence,
+            about=about,
+            open=asked is None and not confirm and _OPEN.search(prose) is not None,
         )
 
     def judged(self, wrong: bool) -> str | None:
@@ -110,28 +144,44 @@ class Shape:
 
     def verdict(self, verdict: str | None, turns: bool, wordings: tuple[str, ...]) -> str | None:
         """The verdict that a claim has for its wordings, where this question asks the same as one of them."""
-        if not self.decides or self.mine or verdict is None:
+        heard = self.heard(verdict, turns, wordings)
+        return heard[1] if heard else None
+
+    def heard(
+        self, verdict: str | None, turns: bool, wordings: tuple[str, ...]
+    ) -> tuple[float, str] | None:
+        """The same with the share of words that the question and the nearest such wording have in common."""
+        if not self.decides or (self.mine and not self.about) or verdict is None:
+            return None
+        if _EXPECTS.search(self.sentence) and not _SUGGESTS.search(self.sentence):
             return None
         if verdict == "depends":
-            return verdict if wordings else None
+            return (0.0, verdict) if wordings else None
         # of a question the sentence that asks, of a statement any of its sentences
-        parts = [self.sentence] if self.kind != "said" else _SENTENCES.split(self.sentence)
-        for wording in wordings:
-            for part in parts:
-                if (heard := self._heard(part, _shape(wording), verdict, turns)) is not None:
-                    return heard
-        return None
+        said = self.kind == "said" and not self.about
+        parts = self.about or (_SENTENCES.split(self.sentence) if said else [self.sentence])
+        pairs = [
+            (_in_common(part, asked), self._heard(part, other, asked, verdict, turns))
+            for other in map(_shape, wordings)
+            for asked in [" ".join(other.about) or other.sentence]
+            for part in parts
+        ]
+        return max(((near, said) for near, said in pairs if said is not None), default=None)
 
-    def _heard(self, part: str, other: Shape, verdict: str, turns: bool) -> str | None:
-        if other.either or other.mine or not _same_things(part, other.sentence):
+    def _heard(self, part: str, other: Shape, asked: str, verdict: str, turns: bool) -> str | None:
+        share = _SHARED_BEFORE if self.about else _SHARED
+        if other.either or (other.mine and not other.about) or not _same_things(part, asked, share):
             return None
-        if _negated(part) != _negated(other.sentence):
+        if _negated(part) != _negated(asked):
             return None
         # `turns`: the verdict is to "is it right?", however the wording asks
         if self.turned != (other.turned and not turns):
             verdict = _OTHER[verdict]
             return verdict if {self.kind, other.kind} <= {"may", "fact"} else None
-        return verdict if _follows(verdict, other.kind, self.kind) else None
+        # a statement that is to be confirmed asks for what it states: a duty, a permission, a fact
+        kind = _kind(part) if self.about and self.kind == "said" else self.kind
+        known = _kind(asked) if other.about and other.kind == "said" else other.kind
+        return verdict if _follows(verdict, known, kind) else None
 
 
 @cache
@@ -139,7 +189,18 @@ def _shape(wording: str) -> Shape:
     return Shape.of(wording)
 
 
-def _kind(sentence: str) -> str:
+def _said_before(prose: str, sentence: str) -> tuple[str, ...]:
+    """The last sentences before one that only asks whether they are right; nothing where it says itself what it asks."""
+    if _BEFORE.fullmatch(sentence) is None:
+        return ()
+    before = prose[: max(prose.rfind(sentence), 0)]
+    sentences = [s.strip() for s in re.split(r"(?<=[.?!])\s+|\n+|, so ", before) if s.strip()]
+    return tuple(sentences[::-1][:_ABOUT])
+
+
+def _kind(sentence: str, about: tuple[str, ...] = ()) -> str:
+    if about and _STATES.search(sentence):
+        return "said"
     for kind, pattern in (("need", _NEED), ("should", _SHOULD), ("may", _MAY)):
         if pattern.search(sentence):
             return kind
@@ -157,25 +218,48 @@ def _follows(verdict: str, known: str, asked: str) -> bool:
 
 
 def _negated(sentence: str) -> bool:
-    return len(_NEGATION.findall(sentence)) % 2 == 1
+    return len(_NEGATION.findall(_SUGGESTS.sub("should", sentence))) % 2 == 1
 
 
 def _content(words: list[str]) -> set[str]:
     return {root(w) for w in words if w not in _FORM}
 
 
-def _same_things(one: str, two: str) -> bool:
+def _same_things(one: str, two: str, share: float) -> bool:
     """Whether two sentences share a subject, put it in the same order, and speak of the same types."""
     a, b = tokens(one), tokens(two)
     subject = _content(b)
-    if len(_content(a) & subject) < max(1.0, _SHARED * min(len(subject), len(_content(a)))):
+    if len(_content(a) & subject) < max(1.0, share * min(len(subject), len(_content(a)))):
         return False
-    if any(bool(t & set(a)) != bool(t & set(b)) for t in _TYPES):
+    if any(bool(t & set(a)) != bool(t & set(b)) for t in _TYPES) or _opposed(set(a), set(b)):
+        return False
+    asked, known = _named(one), _named(two)
+    if asked and 2 * len(asked & known) < max(1, min(len(asked), len(known))):
         return False
     first, second = _order(a), _order(b)
     if first is None or second is None:
         return first is second
     return bool(first[0] & second[0]) and bool(first[1] & second[1])
+
+
+@cache
+def _named(sentence: str) -> frozenset[str]:
+    """What a sentence is about, everyday things aside: a scaler in a checkpoint is not a loss in one."""
+    return uncommon(framed(sentence))
+
+
+def _opposed(one: set[str], two: set[str]) -> bool:
+    """Whether one sentence says higher where the other says lower, and neither says both."""
+    return any(
+        bool(one & this) and bool(two & that) and not one & that and not two & this
+        for left, right in _OPPOSITE
+        for this, that in ((left, right), (right, left))
+    )
+
+
+def _in_common(one: str, two: str) -> float:
+    a, b = _content(tokens(one)), _content(tokens(two))
+    return len(a & b) / max(1, len(a | b))
 
 
 def _order(words: list[str]) -> tuple[set[str], set[str]] | None:

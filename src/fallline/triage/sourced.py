@@ -30,7 +30,7 @@ _MESSAGE = re.compile(
 )
 _LINE_OF_LOG = re.compile(r"(?m)^\S*\.py:\d+: (?!.*Warning: )([^\n]{12,})")
 _WHAT = re.compile(
-    r"(?i)\b(what (?:does|do|is|are|exactly)|what's|whats|meaning of|default\b|purpose of|explain|difference between|mean(?:s|ing)?\b|how does)"
+    r"(?i)\b(?:what (?:does|do|is|are|exactly)|what's|whats|meaning of|default|purpose of|explain|difference between|mean(?:s|ing)?|how does)\b"
 )
 _ABOUT = re.compile(
     r"(?i)^(?:\W*)(?:should|do|does|can|is|are|must|when|why|which|how)\b|\b(?:should i|do i need|necessary|recommended|\w+ vs\.? \w+|deprecated)\b"
@@ -38,6 +38,7 @@ _ABOUT = re.compile(
 _TESTS = 2  # conditions that are given: the innermost say why
 _NAMES = 2
 _SHORT = 25  # words of a sentence that asks of a name
+_ITSELF = 10  # and of one that is about the name itself: in a longer one it is only a detail
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -146,13 +147,15 @@ def asked_of(text: str) -> Asked | None:
         names = names_in(sentence)
         if names and len(sentence.split()) <= _SHORT:
             what = _WHAT.search(sentence) is not None
-            if what or _ABOUT.search(sentence):
+            if what or (_ABOUT.search(sentence) and len(sentence.split()) <= _ITSELF):
                 return Asked(tuple(names[:_NAMES]), what)
     return None
 
 
 def named_at_all(text: str, around: str) -> Sourced | None:
-    """What is documented of the arguments that a title names, whatever it asks of them."""
+    """What is documented of the arguments that a title names, whatever it asks of them; a title that tells a story names them in passing."""
+    if len(_title(text).split()) > _SHORT:
+        return None
     return from_names(Asked(tuple(names_in(_title(text))[:_NAMES]), False), around)
 
 

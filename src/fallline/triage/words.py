@@ -7,14 +7,12 @@ question takes to answer. A word that is one slip of the finger away from one we
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from fallline.triage.kept import kept
+from fallline.triage.kept import kept, tables
 
 __all__ = [
     "Phrase",
@@ -56,23 +54,28 @@ _GAP = 6  # words that ` ... ` may leave out, and one
 _SHORTEST = 6  # shorter words are not corrected: too many neighbours
 _NAMED = 1.5  # a specialist is named by one name, or by two signs
 _STRANGE = 0.5  # a question with fewer known words than this share is not ours
-_TORCH = frozenset({"torch", "pytorch", "nn", "lightning"})
+_TORCH = frozenset(
+    "torch pytorch lightning timm torchvision torchaudio ddp fsdp fsdp2 peft".split()
+)
+# another framework as what something is compared with or taken from
+_COMPARED = re.compile(
+    r"(?i)\b(?:following|like|unlike|as in|than|compared (?:to|with)|ported from) (?:in )?(?:the )?(?:tensorflow|tf|keras|jax|flax|optax)\b"
+)
+_NN = re.compile(r"\bnn\.[A-Z]")
+_OTHER_CODE = re.compile(
+    r"```[^\S\n]*(?:javascript|jsx?|tsx?|typescript|java|php|sql|html|css|ruby|swift|kotlin|r|julia)\b",
+    re.I,
+)
 # a complaint that names nothing: what is missing is the question, not that it is ours
 _COMPLAINT = frozenset("it this that thing my the a i is am are was does do did not no any work works working run runs running help me please pls broken fail fails failed wrong bad stuck error errors problem issue bug why what how to fix get got going go something anything still just help can you code script train training model again now at all look looks right correct ok okay fine good have idea know since crash crashes crashed crashing keeps".split())  # fmt: skip
 _YIELDING = 0.75  # what is left of a specialist's words beside the one it yields to
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """A term as words; a word that ends in `*` is a beginning, and `...` is a gap."""
-
-    parts: tuple[str, ...]
-    group: str
-    weight: float
+# a term as words (one that ends in `*` is a beginning, and `...` is a gap), its group, and its weight there
+_Term = tuple[tuple[str, ...], str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Phrase:
+class Phrase(NamedTuple):
     """Words that stand beside each other in a question; `clip*` is a beginning, ` ... ` a gap."""
 
     spellings: tuple[tuple[str, ...], ...]
@@ -117,8 +120,7 @@ def phrases(text: str) -> Phrase:
     return Phrase(tuple(found))
 
 
-@dataclass(frozen=True, slots=True)
-class _Lexicon:
+class _Lexicon(NamedTuple):
     exact: dict[str, tuple[_Term, ...]]  # by their first word
     begun: dict[str, tuple[_Term, ...]]  # by the first letter of a first word that is a beginning
     known: dict[str, frozenset[str]]  # words by their first letter, for spelling
@@ -166,11 +168,14 @@ def tokens_each(texts: Iterable[str]) -> list[list[str]]:
 
 @cache
 def _lexicon() -> _Lexicon:
-    raw: dict[str, dict[str, list[str]]] = kept(
-        "words", lambda: tomllib.loads(_HOME.read_text(encoding="utf-8"))
-    )
+    return _Lexicon(*kept("words", _read))
+
+
+def _read() -> tuple[Any, ...]:
+    """The lexicon as plain data."""
+    raw: dict[str, dict[str, list[str]]] = tables([_HOME])[0]
     terms = [
-        _Term(parts, group, weight)
+        (parts, group, weight)
         for group, lists in raw.items()
         for tier, weight in (_SCOPE if group == "scope" else _TIERS).items()
         for phrase in lists[tier]
@@ -179,16 +184,17 @@ def _lexicon() -> _Lexicon:
     exact: dict[str, list[_Term]] = {}
     begun: dict[str, list[_Term]] = {}
     known: dict[str, set[str]] = {}
-    ours = {part for term in terms if term.weight > 0 for part in term.parts}
+    ours = {part for parts, _, weight in terms if weight > 0 for part in parts}
     for term in terms:
-        first = term.parts[0]
+        parts, _, weight = term
+        first = parts[0]
         where, key = (begun, first[0]) if first.endswith("*") else (exact, _key(first))
         where.setdefault(key, []).append(term)
-        for part in term.parts:
+        for part in parts:
             # nothing is corrected into a word of elsewhere: policy is not police
-            if part != "..." and term.weight > 0:
+            if part != "..." and weight > 0:
                 known.setdefault(part[0], set()).add(part)
-    return _Lexicon(
+    return (
         _frozen(exact),
         _frozen(begun),
         {k: frozenset(v) for k, v in known.items()},
@@ -217,8 +223,8 @@ def root(word: str) -> str:
     return word.removesuffix("e") if len(word) > 4 else word
 
 
-def _frozen(found: dict[str, list[Any]]) -> dict[str, tuple[Any, ...]]:
-    return {key: tuple(value) for key, value in found.items()}
+def _frozen(found: dict[str, list[_Term]]) -> dict[str, tuple[_Term, ...]]:
+    return {key: tuple(terms) for key, terms in found.items()}
 
 
 def _parts(phrase: str) -> tuple[str, ...]:
@@ -285,25 +291,23 @@ def _found(
     for at, word in enumerate(words):
         alike = [term for key in {word, root(word)} for term in lexicon.exact.get(key, ())]
         for term in (*alike, *lexicon.begun.get(word[:1], ())):
-            if (term.group == "scope") is scope_only and (term.weight < 0 or not elsewhere):
-                places = _match(term.parts, words, at)
+            if (term[1] == "scope") is scope_only and (term[2] < 0 or not elsewhere):
+                places = _match(term[0], words, at)
                 if places is not None:
                     hits.append((term, places))
-    hits.sort(key=lambda h: (-abs(h[0].weight), -len(h[1])))
+    hits.sort(key=lambda h: (-abs(h[0][2]), -len(h[1])))
     used: dict[str, set[str]] = {}
     total: dict[str, float] = {}
     # the words of a longer term belong to who has it: a gradient reversal is not a question about gradients
-    taken = {
-        p: t.group for t, ps in hits if len(ps) > 1 and max(ps) - min(ps) < len(ps) for p in ps
-    }
-    for term, places in hits:
-        if len(places) == 1 and taken.get(places[0], term.group) != term.group:
+    taken = {p: t[1] for t, ps in hits if len(ps) > 1 and max(ps) - min(ps) < len(ps) for p in ps}
+    for (_, group, weight), places in hits:
+        if len(places) == 1 and taken.get(places[0], group) != group:
             continue
-        mine = used.setdefault(term.group, set())
+        mine = used.setdefault(group, set())
         here = {words[p] for p in places}
         if not here <= mine:
             mine |= here
-            total[term.group] = total.get(term.group, 0.0) + term.weight
+            total[group] = total.get(group, 0.0) + weight
     return total, used
 
 
@@ -389,8 +393,9 @@ def vague(words: list[str]) -> bool:
 
 def other_framework(text: str) -> bool:
     """Whether a question is about another framework: it names one, and not torch."""
-    words = frozenset(tokens(text))
-    return bool(words & _lexicon().frameworks) and not words & _TORCH
+    words = frozenset(tokens(_COMPARED.sub(" ", text)))
+    named = bool(words & _lexicon().frameworks) or _OTHER_CODE.search(text) is not None
+    return named and not words & _TORCH and _NN.search(text) is None
 
 
 def holds(words: frozenset[str], wanted: str) -> bool:

@@ -7,10 +7,12 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from fallline.finding import Finding, Severity
 from fallline.flow.turned_off import behind_a_switch_that_is_off
-from fallline.flow.unreached import unreached
+from fallline.flow.unreached import published, unreached
+from fallline.flow.unused import in_an_arm_for_nobody
 from fallline.location import Location
 from fallline.matters import nothing_to_find, of_another_framework
 from fallline.reader.execute import traces_of
@@ -21,9 +23,9 @@ from fallline.settle import settle
 from fallline.syntax import Module, Project, Source, UnreadableError
 from fallline.syntax.age import needs_old_torch
 from fallline.syntax.project import Question
+from fallline.syntax.tokens import Tokens
 from fallline.syntax.uncalled import never_runs
 from fallline.verdict import examine, refuted, together
-from fallline.verdict.words import Words
 
 __all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
 
@@ -136,11 +138,11 @@ def read_module(
     defers: Callable[[str], bool] = lambda name: False,
 ) -> Reading:
     """The findings of one parsed file, with fixes."""
-    words = Words(module.source.text.encode(errors="replace"))
+    held = module.source.held(_tokens_of(tuple(rules)))
     found: list[Finding] = []
     trouble = Trouble(module.path)
     for rule in defining(tuple(rules), "check_syntax"):
-        if words.holds_any(rule.tokens):
+        if not rule.tokens or not held.isdisjoint(rule.tokens):
             try:
                 found += rule.check_syntax(module)
             except Exception as error:  # one rule's mistake must not cost the others' findings
@@ -155,9 +157,12 @@ def read_module(
             return False
         return True
 
-    found += _judged(
+    traced = _judged(
         module, rules, deadline, trouble, reached=reached, touched=touched, wanted=wanted
     )
+    # an execution on paper knows more of a place than what is written around it
+    places = {(f.code, f.at.path, f.at.line) for f in traced}
+    found = [f for f in found if (f.code, f.at.path, f.at.line) not in places] + traced
     found = together(found, one_trace=False)
     if module.is_unit_test:
         found = _noted(found)
@@ -177,6 +182,12 @@ def read_module(
     )
 
 
+@lru_cache(maxsize=4)
+def _tokens_of(rules: tuple[Rule, ...]) -> Tokens:
+    looking = defining(rules, "check_syntax")
+    return Tokens(frozenset(token for rule in looking for token in rule.tokens))
+
+
 def _noted(findings: Iterable[Finding]) -> list[Finding]:
     """What a unit test does wrong trains nothing that anybody keeps: a note, and nothing where it is one elsewhere."""
     return [replace(f, severity=Severity.INFO) for f in findings if f.severity != Severity.INFO]
@@ -193,6 +204,7 @@ def _of_use(findings: Iterable[Finding], module: Module) -> list[Finding]:
             _only_timed(f, module)
             or _idle(module, f.at.line)
             or needs_old_torch(module)
+            or module.source.old
             or _precision_is_off(f, module)
             or _tried_out(module, f.at.line)
         )
@@ -203,7 +215,9 @@ def _of_use(findings: Iterable[Finding], module: Module) -> list[Finding]:
 
 def _idle(module: Module, line: int) -> bool:
     """Nobody gets there."""
-    return never_runs(module, line) or unreached(module, line)
+    if never_runs(module, line) or unreached(module, line):
+        return True
+    return in_an_arm_for_nobody(module, line) and not published(module)
 
 
 def _precision_is_off(finding: Finding, module: Module) -> bool:
@@ -349,7 +363,7 @@ def _unread_cells(source: Source) -> list[Finding]:
     finding = unreadable(source.path, first)
     if len(source.unread) < len(source.cells):
         finding.severity = Severity.INFO
-    elif not source.cells:
+    elif not source.cells and not source.old:
         finding.message += "; it is read as it seems to be meant"
     others = len(source.unread) - 1
     if others:

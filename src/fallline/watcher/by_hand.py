@@ -98,7 +98,7 @@ class ByHand:
             self._note(GradRead, tensor, call, what=fact)
         elif kind is ZeroGrad:
             self._note(ZeroGrad, tensor, call)
-        elif kind is not None:
+        elif kind is not None and not _of_step(call.frame):
             self._note(GradWrite, tensor, call, op=fact)
 
     def _touched(self, call: Call) -> None:
@@ -109,8 +109,8 @@ class ByHand:
         self._touched(call)
         if call.value is None:
             self._note(ZeroGrad, call.tensor, call)
-            return
-        self._note(GradWrite, call.tensor, call, op=_written_by(call.frame))
+        elif not _of_step(call.frame):
+            self._note(GradWrite, call.tensor, call, op=_written_by(call.frame))
 
     def _scaled(self, call: StageScaled) -> None:
         """A pipeline's schedule divides for the user, in a file of torch's."""
@@ -125,6 +125,13 @@ class ByHand:
         if not self._emitter.extends(event, at, tensor):
             here, callers = spot(call.place)
             self._emitter.open(event(here, callers=callers, **facts), tensor)
+
+
+def _of_step(frame: FrameType) -> bool:
+    """An optimizer of the user's own changes gradients while it steps (LARS, decay by hand): that is its step."""
+    return frame.f_code.co_name == "step" and isinstance(
+        frame.f_locals.get("self"), torch.optim.Optimizer
+    )
 
 
 def _written_by(frame: FrameType) -> str:

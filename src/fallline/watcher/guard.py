@@ -157,7 +157,8 @@ class Guard:
             gradient = _gradient(groups[i]["params"][j])
             if gradient is not None:
                 total = _item(_sum(gradient)) + (total or 0.0)
-        return total is not None and math.isfinite(total)
+        # 0: clipping divides by an infinite norm, which leaves zeros, and a NaN where the infinity was
+        return total is not None and total != 0.0 and math.isfinite(total)
 
     def look(self, optimizer: torch.optim.Optimizer, index: int, held: int) -> None:
         """At all gradients."""

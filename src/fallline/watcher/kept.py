@@ -24,9 +24,9 @@ from fallline.watcher.progress import Progress
 __all__ = ["KeptGraphs", "keeper"]
 
 How = Literal["append", "add", "assign"]
+_Place = tuple[Location, tuple[Location, ...]]
 _MARK = "fallline.loss"
-OLD = 2  # updates: the loss of the last iteration is still in its variable
-ENOUGH = 2  # graphs of past updates that are still alive
+ENOUGH = 2  # graphs of past iterations that are still alive
 _PLAIN = frozenset({"item", "detach", "float", "tolist", "numpy", "cpu_", "data", "int"})
 
 
@@ -41,42 +41,51 @@ class KeptGraphs:
         self._emitter = emitter
         self._progress = progress
         self._losses: deque[tuple[weakref.ref[Token], int, Event]] = deque(maxlen=256)
-        self._outputs: deque[tuple[weakref.ref[Any], Forward]] = deque(maxlen=256)
+        self._last: dict[_Place, int] = {}  # the steps made before the last loss of each backward
+        self._outputs: deque[tuple[weakref.ref[Any], int, Forward]] = deque(maxlen=256)
         self._reported: set[tuple[str, int]] = set()
+        self.batches = 0  # that loaders have given
 
     def loss(self, loss: Any, event: Event) -> None:
         token = Token()
         if root_marker(loss, _MARK, token):
+            self._last[event.at, event.callers] = self._progress.steps
             self._losses.append((weakref.ref(token), self._progress.steps, event))
 
     def output(self, mark: Any, event: Forward) -> None:
-        self._outputs.append((weakref.ref(mark), event))
+        self._outputs.append((weakref.ref(mark), self.batches, event))
 
     def stepped(self) -> int:
-        """After a step: how many graphs of past updates are alive."""
+        """After a step: how many graphs of past iterations are alive.
+
+        The last loss of each backward is still in its variable, however many other optimizers have stepped since.
+        """
         while self._losses and self._losses[0][0]() is None:
             self._losses.popleft()
-        now = self._progress.steps
-        old = [
-            event
-            for token, step, event in self._losses
-            if now - step >= OLD and token() is not None
-        ]
-        if len(old) >= ENOUGH:
-            self._report(old[0])
-        return len(old)
+        old: dict[_Place, list[Event]] = {}
+        for token, step, event in self._losses:
+            place = (event.at, event.callers)
+            if step < self._last[place] and token() is not None:
+                old.setdefault(place, []).append(event)
+        for events in old.values():
+            if len(events) >= ENOUGH:
+                self._report(events[0])
+        return sum(map(len, old.values()))
 
     def pass_over(self) -> None:
-        """A loader is exhausted: outputs of that pass that no backward walked and that are still alive were stored."""
+        """A loader is exhausted: outputs of that pass that no backward walked and that are still alive were stored.
+
+        A model that is called layer by layer has several outputs alike for one batch.
+        """
         while self._outputs and self._outputs[0][0]() is None:
             self._outputs.popleft()
-        alive = [event for mark, event in self._outputs if mark() is not None and not event.used]
-        by_place: dict[Location, list[Event]] = {}
-        for event in alive:
-            by_place.setdefault(event.at, []).append(event)
-        for events in by_place.values():
-            if len(events) > ENOUGH:
-                self._report(events[0])
+        by_place: dict[Location, list[tuple[int, Event]]] = {}
+        for mark, batch, event in self._outputs:
+            if mark() is not None and not event.used:
+                by_place.setdefault(event.at, []).append((batch, event))
+        for alive in by_place.values():
+            if len({batch for batch, _ in alive}) > ENOUGH:
+                self._report(alive[0][1])
 
     def _report(self, event: Event) -> None:
         if (event.at.path, event.at.line) in self._reported:

@@ -65,6 +65,7 @@ class Loaders:
         ] = weakref.WeakKeyDictionary()
         self._numbers: dict[str, Any] = {}  # of workers, by loader
         self._epochs: set[str] = set()
+        self.passes = 0  # over any of them
         self._asked = 0.0  # when the next batch was
 
     def subscribe(self, taps: Subscription, fuse: Fuse) -> None:
@@ -85,6 +86,7 @@ class Loaders:
     def _epoch(self, call: EpochCall) -> None:
         name = self._name(call.loader)
         self._epochs.add(name)
+        self.passes += 1
         self._iterators[call.iterator] = (name, [0, False], {})
         self._numbers[name] = getattr(call.loader, "num_workers", None)
         at, callers = spot(call.place)
@@ -124,6 +126,7 @@ class Loaders:
 
     def _batch(self, call: BatchCall) -> None:
         self._draft.seconds["data"] += now() - self._asked
+        self._kept.batches += 1
         if self._draft.clock is not None:
             self._draft.clock.mark("other")
         if self._workers.looking:

@@ -192,10 +192,12 @@ def softmax_over_batch(loss: Tensor) -> dict[str, Any] | None:
         if shape is None or over is None or read is None or len(shape) < 2:
             continue
         over = (over - (1 << 64) if over >= 1 << 63 else over) % len(shape)
-        if shape != read:  # `view(-1, classes)`: what was last still is
-            along = len(shape) - 1 if shape[-1] == read[-1] and len(read) == 2 else over
-        else:
-            along %= len(shape)
+        along %= len(read)
+        if (
+            shape != read
+        ):  # `view(-1, classes)`, `view(classes, samples, -1)`: what was last still is
+            last = along == len(read) - 1 and shape[-1] == read[-1]
+            along = len(shape) - 1 if last else over
         if over != along and shape[over] > 1:
             return {"over": over, "dimension": along, "shape": _written(shape)}
     return None

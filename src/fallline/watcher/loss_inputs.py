@@ -33,6 +33,7 @@ _WRONG = {
     "cross_entropy": {"softmax": "FL606", "sigmoid": "FL606", "relu": "FL612"},
     "binary_cross_entropy_with_logits": {"softmax": "FL606", "sigmoid": "FL606", "relu": "FL612"},
     "nll_loss": {"softmax": "FL612", "sigmoid": "FL612", "logits": "FL612"},
+    "kl_div": {"softmax": "FL612", "sigmoid": "FL612", "logits": "FL612"},
     "binary_cross_entropy": {"log_softmax": "FL612"},
 }
 
@@ -93,6 +94,8 @@ def all_pairs(one: torch.Size, other: torch.Size) -> torch.Size | None:
 
 def mismatch(loss: str, node: Any) -> tuple[str, str] | None:
     """The rule that a loss breaks with an input that this node made, and what the input is."""
+    if loss == "kl_div" and _operation(node) == "Expand":
+        return None  # one prediction against several stored ones: minus their dot product, which is meant
     given = _kind(node)
     code = _WRONG.get(loss, {}).get(given) if given is not None else None
     return (code, given) if code is not None and given is not None else None

@@ -176,15 +176,14 @@ class Owners:
         if left and "FL126" not in self._reported:
             self._reported.add("FL126")
             names = self._objects.parameter_names(left, whole=True)
-            at = self._optimizer_line()
+            again = self._holds_anothers()
+            facts = {
+                "parameters": list(names)[:64],
+                "count": len(names),
+                "step": self._progress.updates - 1,
+            }
             self._observed.add(
-                "FL126",
-                at,
-                {
-                    "parameters": list(names)[:64],
-                    "count": len(names),
-                    "step": self._progress.updates - 1,
-                },
+                "FL126", self._line_of(again), facts | ({"again": True} if again else {})
             )
 
     def _owned(self) -> frozenset[int]:
@@ -199,10 +198,21 @@ class Owners:
             if objects.members(number).isdisjoint(trained):
                 objects.stands_for(number, serials)
 
-    def _optimizer_line(self) -> Location:
+    def _holds_anothers(self) -> str | None:
+        """An optimizer whose parameters an older one holds already: a line that was copied, and not adapted."""
+        seen: frozenset[int] = frozenset()
+        for name, number in self._objects.optimizer_sets.items():
+            members = self._objects.members(number)
+            if members and members <= seen:
+                return name
+            seen |= members
+        return None
+
+    def _line_of(self, optimizer: str | None) -> Location:
+        """Where this optimizer is made; by default the first one that has a line."""
         for name in self._objects.optimizer_sets:
             at = self._objects.described[name].at
-            if at is not None:
+            if at is not None and optimizer in (None, name):
                 return at
         return Location("<unknown>", 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fallline.events import SchedulerStep
+from fallline.location import Location
 from fallline.taps.schedulers import SCHEDULER_STEP, SchedulerStepCall
 from fallline.taps.tap import Subscription
 from fallline.watcher.emit import Emitter, spot
@@ -32,6 +33,7 @@ class Schedulers:
         self._emitter = emitter
         self._recording = recording
         self._lengths: dict[str, dict[str, Any]] = {}
+        self._passes: dict[str, int] = {}  # over loaders, at the first step of each
         self._routine = routine
         self._objects = objects
         self._loaders = loaders
@@ -47,13 +49,7 @@ class Schedulers:
         held = objects.optimizer(inner_of(optimizer)) if optimizer is not None else None
         at, callers = spot(call.place)
         per = self._loaders.in_loop()
-        if name not in self._lengths and per == "batch":
-            self._lengths[name] = {"optimizer": held, "length": length_of(scheduler)} | {
-                "path": at.path,
-                "line": at.line,
-                "function": at.function,
-            }
-            self._recording.open().describe("schedules", list(self._lengths.values()))
+        self._describe(call, name, held, at, per)
         self._emitter.emit(
             SchedulerStep(
                 at,
@@ -64,6 +60,27 @@ class Schedulers:
                 per=per,
             )
         )
+
+    def _describe(
+        self, call: SchedulerStepCall, name: str, held: str | None, at: Location, per: str | None
+    ) -> None:
+        """What is written down of a schedule: at its first step how long it is, at its second whether that comes in the same epoch."""
+        if name not in self._lengths and per is not None:
+            self._lengths[name] = {
+                "optimizer": held,
+                "type": type(call.scheduler).__name__,
+                "length": length_of(call.scheduler),
+                "per": per,
+                "path": at.path,
+                "line": at.line,
+                "function": at.function,
+            }
+            self._passes[name] = self._loaders.passes
+        elif (passes := self._passes.pop(name, None)) is not None:
+            self._lengths[name]["often"] = per == "batch" and passes == self._loaders.passes
+        else:
+            return
+        self._recording.open().describe("schedules", list(self._lengths.values()))
 
 
 def length_of(scheduler: Any) -> int | None:

@@ -209,6 +209,7 @@ class Session:
             look.start(self.fuse, rebind=rebind)
         self._engine = Patches(rebind=rebind)
         tap_engine(self._engine)
+        self._engine.reach_names()
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:

@@ -22,3 +22,16 @@ class Probe(nn.Module):
 
     def forward(self, x):
         return self.fc(self.features(x))
+
+
+class Asked(nn.Module):
+    def __init__(self, base_model):
+        super().__init__()
+        self.bodies = {"small": nn.Linear(8, 16), "large": nn.Linear(8, 64)}
+        if base_model not in self.bodies.keys():
+            raise ValueError(f"one of {', '.join(self.bodies.keys())}")
+        body = self.bodies[base_model]
+        self.features = nn.Sequential(*list(body.children())[:-1])
+
+    def forward(self, x):
+        return self.features(x)

@@ -1,1 +1,8 @@
-"""Only imported: nothing is shown."""
+"""Nothing is shown."""
+
+
+class Visdom:
+    def line(self, *args, **kwargs):
+        return "window"
+
+    text = line

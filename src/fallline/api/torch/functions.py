@@ -15,6 +15,7 @@ from fallline.api.library import Function as Handler
 from fallline.api.paper import Paper
 from fallline.api.torch import make
 from fallline.api.torch.make import enabled_of, pads, reduction_of
+from fallline.api.torch.model import METHODS
 from fallline.api.values import (
     NONE,
     Const,
@@ -272,7 +273,23 @@ def _other(paper: Paper, call: Call, name: str) -> Value:
     )
 
 
+def _unbound(name: str) -> Handler:
+    """`nn.Module.train(self, mode)`: the method of a model, called by way of its class."""
+
+    def called(paper: Paper, call: Call) -> Value:
+        match [paper.settled(value) for value in call.args[:1]]:
+            case [Thing(kind="model") as model]:
+                rest = Call(call.node, call.args[1:], call.kwargs, call.star)
+                return METHODS["model", name](paper, model, rest)
+        return NONE
+
+    return called
+
+
 FUNCTIONS: Mapping[str, Handler] = {
+    "torch.nn.Module.train": _unbound("train"),
+    "torch.nn.Module.eval": _unbound("eval"),
+    "torch.nn.Module.zero_grad": _unbound("zero_grad"),
     "torch.amp.GradScaler": make.scaler,
     "torch.cuda.amp.GradScaler": make.scaler,
     "torch.cpu.amp.GradScaler": make.scaler,

@@ -82,6 +82,10 @@ def scheduler(paper: Paper, call: Call, type_name: str) -> Thing | None:
     thing = paper.make("scheduler", call.node, type=type_name)
     thing.facts["in_batches"] = _counts_batches(paper, call.node)
     thing.facts["jumps"] = _jumps(paper, call, type_name)
+    place, name = _LENGTHS.get(type_name.rpartition(".")[2], (None, "num_training_steps"))
+    length = call.arg(place, name)
+    if length is not None:
+        thing.attrs["length"] = paper.settled(length)
     for value in call.values:
         of = paper.settled(value)
         if isinstance(of, Thing) and of.kind == "optimizer":
@@ -89,6 +93,16 @@ def scheduler(paper: Paper, call: Call, type_name: str) -> Thing | None:
             if of.facts.get("accelerator") is not None:
                 thing.facts["accelerator"] = of.facts["accelerator"]
     return thing
+
+
+# Where schedules that run once from their beginning to their end take their length.
+_LENGTHS = {
+    "CosineAnnealingLR": (1, "T_max"),
+    "PolynomialLR": (1, "total_iters"),
+    "get_scheduler": (3, "num_training_steps"),
+    "get_linear_schedule_with_warmup": (2, "num_training_steps"),
+    "get_cosine_schedule_with_warmup": (2, "num_training_steps"),
+}
 
 
 def _jumps(paper: Paper, call: Call, type_name: str) -> bool | None:

@@ -173,6 +173,10 @@ def _scheduler_step(paper: Paper, scheduler: Thing, call: Call) -> Value:
     optimizer = paper.things.get(of) if isinstance(of, str) else None
     if scheduler.facts.get("accelerator") and not _acts(paper, scheduler):
         return NONE
+    batch = paper.in_batch()
+    length = scheduler.attrs.get("length")
+    if batch and length is not None and paper.around.every_so_often() is None:
+        scheduler.facts["in_epochs"] = paper.loops.rounds(length) or None
     tested = any(
         w in test.text for test in paper.around.tests for w in ("scale", "skip", "step_was_")
     )
@@ -182,7 +186,7 @@ def _scheduler_step(paper: Paper, scheduler: Thing, call: Call) -> Value:
             scheduler=scheduler.id,
             optimizer=optimizer.id if optimizer is not None else None,
             explicit=bool(call.values) or None,
-            per="batch" if paper.in_batch() else "epoch",
+            per="batch" if batch else "epoch",
             checked=tested,
         )
     )

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from fallline.errors import UsageError
-from fallline.report.answer import markdown, text
-from fallline.triage.answer import answer
-from fallline.triage.evidence import gather
 from fallline.untrusted import printable
 
 _LARGEST = 1_000_000
@@ -19,8 +15,14 @@ _STRAY = 0.1  # a pasted log may hold a few bytes of another encoding
 def run(args: argparse.Namespace) -> int:
     """The exit status of one question."""
     question = _question(" ".join(args.question))
+    from fallline.report.answer import markdown, text
+    from fallline.triage.answer import answer
+    from fallline.triage.evidence import gather
+
     reply = answer(question, gather(question, args.code, args.run), args.run or "")
     if args.output_format == "json":
+        import json
+
         print(json.dumps(reply.as_dict(), indent=2, default=str))
         return 0
     show = markdown if args.output_format == "markdown" else text

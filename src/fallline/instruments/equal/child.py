@@ -20,7 +20,6 @@ from fallline.instruments.equal.draws import SampleDraws
 from fallline.instruments.equal.evaluated import EvaluationRecorder
 from fallline.instruments.equal.feed import feed_all, keep_inputs
 from fallline.instruments.equal.loaders import vary_loaders
-from fallline.instruments.equal.patching import RebindingPatches
 from fallline.instruments.equal.record import Recorder
 from fallline.instruments.equal.spill import spilling
 from fallline.instruments.equal.steady import steady
@@ -30,6 +29,7 @@ from fallline.instruments.equal.way import Way
 from fallline.instruments.equal.zero import watch_zero
 from fallline.instruments.same.sources import pin, pin_kernels
 from fallline.instruments.script import Script, run_until
+from fallline.taps.patches import Patches
 
 __all__ = ["forked", "run_way"]
 
@@ -41,7 +41,7 @@ def run_way(way: Way, target: Script | Callable[[], object], out: str) -> int:
     """Run it up to its first update, and leave the record in `out`; its exit status."""
     os.environ.update(OFFLINE)
     met: set[str] = set()
-    patches = RebindingPatches()
+    patches = Patches(rebind=True)
     draws = SampleDraws(patches, reverse=way.reverse)
     if way.one_sample:
         recorder: Recorder = EvaluationRecorder(met, way.loader)

@@ -16,12 +16,19 @@ from fallline.flow.checkpoints import (
     loads,
     only_stateless,
     role_of_key,
-    saved_alone,
     saves,
     uses,
 )
+from fallline.flow.continued import saved_without_optimizer
 from fallline.flow.handed import handed_saves, keepers
-from fallline.flow.held import concerns, handed_over, held, uncalled
+from fallline.flow.held import (
+    concerns,
+    handed_over,
+    held,
+    left_beside,
+    saved_alone,
+    uncalled,
+)
 from fallline.flow.resumed import has_weights, only_evaluated, restored_somewhere, resumed
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -257,6 +264,14 @@ for epoch in range(10):
             )
         if b"save" not in raw or any(token in raw for token in _COMPLETE):
             return
+        for save, load in saved_without_optimizer(module):
+            yield self.finding(
+                module.location(save),
+                "The next start continues from this file, which holds the weights alone: the optimizer begins anew with every start. Save its state beside them.",
+                severity=Severity.INFO,
+                related={"load": module.location(load)},
+                missing=["optimizer"],
+            )
         alone = saved_alone(module)
         used = [
             u for u in (*uses(module), *held(module), *handed_over(module)) if u.name not in alone
@@ -265,6 +280,7 @@ for epoch in range(10):
             used = [u for u in used if u.role != "optimizer"]
         if not used:
             return
+        yield from self._check_files(module, used)
         found = saves(module)
         for _, function, home in called_functions(module):
             if home is not module:
@@ -295,6 +311,17 @@ for epoch in range(10):
                     f"This checkpointer is not given {part}, so a resumed run continues differently. Hand it over with the model.",
                     missing=lost,
                 )
+
+    def _check_files(self, module: Module, used: list[Used]) -> Iterator[Finding]:
+        """Each state in a file of its own, and one of them in none."""
+        for call, one in left_beside(module, used):
+            part = _name(one)
+            yield self.finding(
+                module.location(call),
+                f"The optimizer's state is saved in a file of its own and {part} is saved in none, so a resumed run continues differently. Save its state too.",
+                severity=None if _CONTINUES.search(module.source.text) else Severity.INFO,
+                missing=[part],
+            )
 
     def _check_handed(
         self, module: Module, handed: list[Saved], used: list[Used]

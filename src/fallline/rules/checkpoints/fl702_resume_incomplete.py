@@ -11,7 +11,6 @@ from fallline.flow.checkpoints import (
     Loaded,
     Saved,
     called_functions,
-    loaded_alone,
     loads,
     role_of_key,
     saves,
@@ -19,20 +18,23 @@ from fallline.flow.checkpoints import (
     uses,
 )
 from fallline.flow.handed import handed_saves, left_unrestored
+from fallline.flow.held import loaded_alone
+from fallline.flow.never_read import never_read
+from fallline.flow.records import a_record, begins_with
 from fallline.flow.restores import (
     forgotten_records,
     not_handed_over,
+    puts_back,
     replaced_by_its_state,
     updated_in_a_copy,
 )
+from fallline.flow.resumed import says_resume, starts_over
 from fallline.flow.unused import never_given
 from fallline.rule import Rule
 from fallline.syntax import Module
 
 _STATE = ("optimizer", "scheduler", "scaler", "counter", "rng")
-
 _EVALUATES = re.compile(r"(?i)eval|infer|\btest|_test|predict|sample_only")
-_RESUME = re.compile(r"resume", re.IGNORECASE)
 
 
 class ResumeIncomplete(Rule):
@@ -240,6 +242,20 @@ def train(model, optimizer, loader, epochs, resume, weights):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         if "load" not in module.source.text:
             return
+        found = list(self._check_all(module))
+        yield from found
+        for one in never_read(module):
+            at = module.location(one.loaded.call)
+            if all(f.at != at for f in found):
+                yield self.finding(
+                    at,
+                    f"The checkpoint holds {', '.join(map(repr, one.lost))}, and nothing reads {'it' if len(one.lost) == 1 else 'them'} again, so training that "
+                    f"continues from here begins with fresh state. Load {'it' if len(one.lost) == 1 else 'them'} too.",
+                    severity=None if one.goes_on else Severity.INFO,
+                    related={"save": module.location(one.saved.call)},
+                )
+
+    def _check_all(self, module: Module) -> Iterator[Finding]:
         yield from self._check_lost(module)
         for load, name in left_unrestored(module):
             yield self.finding(
@@ -259,7 +275,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
             yield from self._check_handed(module, resumed)
         for loaded in resumed:
             saved = _file_of(loaded, known)
-            if saved is None or _only_options(saved, loaded):
+            if saved is None or _only_options(saved, loaded) or begins_with(loaded):
                 continue
             alone = loaded_alone(module)
             lost = [
@@ -269,6 +285,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
                 and role not in alone
                 and k not in loaded.keys
                 and not (isinstance(v, ast.Constant) and v.value is None)
+                and not a_record(saved, k, v)
             ]
             # a seed says how the run began, not where it is
             lost = [
@@ -283,7 +300,9 @@ def train(model, optimizer, loader, epochs, resume, weights):
                     loaded.module.location(loaded.call),
                     f"This resume does not restore {', '.join(map(repr, lost))}, which the checkpoint holds, so training continues with fresh state. Load {'it' if len(lost) == 1 else 'them'} too.",
                     # a run that counts its epochs from 0 again is longer, not different
-                    severity=Severity.INFO if _only_counts(saved, loaded, lost) else None,
+                    severity=Severity.INFO
+                    if _only_counts(saved, loaded, lost) or starts_over(module, saved)
+                    else None,
                     related={"save": saved.module.location(saved.call)},
                     saved=sorted(saved.entries),
                     restored=sorted(loaded.keys),
@@ -392,7 +411,7 @@ def _resumes(module: Module, loaded: Loaded) -> bool:
         return False
     if counted:
         return True
-    return bool(loaded.keys) and _says_resume(loaded)
+    return bool(loaded.keys) and says_resume(loaded) and puts_back(loaded)
 
 
 _OPTIONS = re.compile(r"(?i)^(opts?|options|args|arguments|cfg|config|hparams|settings)$")
@@ -426,23 +445,6 @@ def _evaluates(loaded: Loaded) -> bool:
                 return True
         child = up
     return False
-
-
-def _says_resume(loaded: Loaded) -> bool:
-    home = loaded.module
-    context = [home.segment(a) for a in loaded.call.args[:1]]
-    child: ast.AST = loaded.call
-    for up in home.parents(loaded.call):
-        if isinstance(up, ast.If):
-            test = home.segment(up.test)
-            if child in up.orelse and _RESUME.search(test):
-                return False  # the other case: weights to begin with
-            context.append(test)
-        elif isinstance(up, ast.FunctionDef):
-            context.append(up.name)
-            break
-        child = up
-    return any(_RESUME.search(text) for text in context)
 
 
 def _goes_back(loaded: Loaded, saved: Saved, lost: list[str]) -> bool:

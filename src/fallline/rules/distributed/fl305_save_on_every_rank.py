@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
+from fallline.flow.makers import method_of
 from fallline.flow.ranks import (
     called_functions,
     is_distributed,
@@ -18,6 +20,9 @@ from fallline.flow.ranks import (
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
+
+_SAVES = re.compile(r"save|check_?point|ckpt|snapshot|dump")
 
 
 class SaveOnEveryRank(Rule):
@@ -47,18 +52,28 @@ dist.barrier()
         for save in module.calls("torch.save"):
             if not _own_path(module, save) and runs_on_every_rank(module, save):
                 yield self._found(module, save)
-        for call in module.all(ast.Call):
-            for home, function in called_functions(module, call):
-                if (
-                    home is module
-                    or mentions_rank(module, call)
-                    or not runs_on_every_rank(module, call)
-                ):
-                    continue
-                for save in home.calls("torch.save"):
-                    inside = home.function(save) is function
-                    if inside and not _own_path(home, save) and not only_on_some_ranks(home, save):
-                        yield self._found(home, save)
+        savers = {id(call): (call, _saves_of(module, call)) for call in module.all(ast.Call)}
+        guarded = {
+            id(save)
+            for call, found in savers.values()
+            for _, save in found
+            if only_on_some_ranks(module, call)
+        }
+        for call, found in savers.values():
+            given = [*call.args, *(k.value for k in call.keywords)] if found else []
+            if not found or any(mentions_rank(module, g) for g in given):
+                continue
+            if not runs_on_every_rank(module, call):
+                continue
+            home, save = found[0]
+            if only_on_some_ranks(home, save):
+                # elsewhere it is called for one rank, and told which: here it is not
+                if id(save) in guarded and _asks_its_caller(home, save):
+                    yield self._found(module, call)
+            elif not mentions_rank(module, call):
+                # a method is right or wrong where it is called
+                of_object = home.class_(save) is not None
+                yield self._found(module, call) if of_object else self._found(home, save)
 
     def _empty_elsewhere(self, module: Module) -> Iterator[Finding]:
         """A state that FSDP gathers on rank 0 alone, saved by all: the others write an empty one over it."""
@@ -256,6 +271,31 @@ def main(world_size):
         torch.save(model.state_dict(), "model.pt")
 """,
     )
+
+
+def _saves_of(module: Module, call: ast.Call) -> list[tuple[Module, ast.Call]]:
+    """What a function of another file, or a method of an object that is made here, writes to one path."""
+    bodies: list[tuple[Module, ast.AST]] = [*called_functions(module, call)]
+    if isinstance(call.func, ast.Attribute) and _SAVES.search(call.func.attr):
+        method = method_of(module, call.func)
+        bodies += [method] if method is not None else []
+    return [
+        (home, save)
+        for home, body in bodies
+        if home is not module
+        for save in home.calls("torch.save")
+        if home.function(save) is body and not _own_path(home, save)
+    ]
+
+
+def _asks_its_caller(home: Module, save: ast.Call) -> bool:
+    """All that decides whether it is written are arguments of its function: `if local_rank > -1:`."""
+    function = home.function(save)
+    tests = [up.test for up in home.parents(save) if isinstance(up, ast.If)]
+    names = {n.id for test in tests for n in below(test, ast.Name)}
+    others = any(below(test, ast.Call) or below(test, ast.Attribute) for test in tests)
+    given = {a.arg for a in below(function.args, ast.arg)} if function is not None else set()
+    return bool(names) and names <= given and not others
 
 
 def _gathered_on_one(module: Module, state: ast.expr) -> bool:

@@ -32,12 +32,14 @@ _SHOWS = frozenset({"print", "append", "format", "write", "info", "log", "add_sc
 
 def reduced(module: Module, loss: ast.expr) -> ast.expr | ast.arg:
     """What a loss is the mean or the sum of, or what it stands for."""
-    made = values_of(module).origin(loss)
-    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute):
-        if made.func.attr not in _SAME_VALUE or module.resolve(made.func):
-            break
-        made = values_of(module).origin(made.func.value)
-    return made
+
+    def inner(made: ast.expr) -> ast.expr | None:
+        match made:
+            case ast.Call(ast.Attribute(of, attr) as func) if attr in _SAME_VALUE:
+                return None if module.resolve(func) else of
+        return None
+
+    return values_of(module).through(loss, inner)
 
 
 def is_leaf_copy(module: Module, made: ast.Call) -> bool:

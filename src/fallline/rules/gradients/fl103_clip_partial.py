@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fallline.events import Clip, Trace, owners, position, windows
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.accumulated import clipped_every_time
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import moved_before_step
 from fallline.rules.gradients._specimens import SETUP
@@ -45,6 +46,16 @@ class ClipPartial(Rule):
                         f"the clip takes effect. Clip once, right before the step at {window.step.at.near(clip.at)}.",
                         related={"step": window.step.at},
                     )
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """Where objects arrive in ways that cannot be followed, the test of the count says what the loop is."""
+        for clip, count in clipped_every_time(module):
+            yield self.finding(
+                module.location(clip),
+                f"Gradients are clipped after every micro-batch, while they are still being added up until `{count}` is reached. Clip once, under the same test as the step.",
+                severity=Severity.WARNING,
+                presuming="the count is not 1",
+            )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
         return moved_before_step(module, finding, "Clip once, right before the step")

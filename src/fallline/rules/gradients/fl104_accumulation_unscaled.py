@@ -19,6 +19,7 @@ from fallline.events import (
     windows,
 )
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.accumulated import never_divided
 from fallline.flow.divisions import added_undivided, items_ignored
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
@@ -38,7 +39,7 @@ class AccumulationUnscaled(Rule):
     why = (
         "`backward()` adds. The gradient of k micro-batches is k times that of one big batch, so an SGD update is k "
         "times too large: a hidden learning rate. Adam and AdamW divide the factor out again, and a clip that takes effect on every update "
-        "hides it, but logged norms and clip thresholds are still k times off. It is an error; with Adam and similar optimizers it is a warning where gradients are clipped, and a note elsewhere."
+        "hides it, but logged norms and clip thresholds are still k times off. So it is an error with SGD, a note with Adam and similar optimizers, and a warning where the optimizer is not in view."
     )
     instead = "Divide the loss by the number of micro-batches:\n\n```python\n(loss / accumulation_steps).backward()\n```"
     fix_safety = "Only the value given to `backward()` is divided; the logged loss stays as it was. Divides by the count that the boundary test or the loop names."
@@ -86,6 +87,14 @@ class AccumulationUnscaled(Rule):
                 "This compute_loss() ignores `num_items_in_batch`. If the model's forward() takes **kwargs, the Trainer leaves the division to it, and nothing divides the "
                 "loss by the accumulation steps. Set `self.model_accepts_loss_kwargs = False` after super().__init__(), and the Trainer divides.",
                 severity=Severity.INFO,
+            )
+
+        for backward, count in never_divided(module):
+            yield self.finding(
+                module.location(backward),
+                f"The loss is accumulated until `{count}` micro-batches are there, and nothing in this file divides it by their number. Divide it: `(loss / {count}).backward()`.",
+                severity=Severity.INFO,
+                presuming="the loss is a mean, and is not divided where it is computed",
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -276,7 +285,7 @@ def _cached(window: Window) -> bool:
 
 
 def _severity(trace: Trace, window: Window) -> Severity:
-    """An error where the step is known to be too large. Adam takes the same step; only what is clipped or logged is off."""
+    """An error where the step is known to be too large. Adam takes the same step, whatever is clipped before it: a note."""
     known = trace.object(Optimizer, window.optimizer)
     if known is not None and known.shared:
         return Severity.INFO  # the learning rate is divided instead
@@ -284,7 +293,7 @@ def _severity(trace: Trace, window: Window) -> Severity:
         return Severity.INFO
     kind = trace.type_of(window.optimizer)
     if scale_free(kind):
-        return Severity.WARNING if window.update.of(Clip) else Severity.INFO
+        return Severity.INFO
     # who made the optimizer is not in view: it may be Adam
     return Severity.ERROR if kind else Severity.WARNING
 

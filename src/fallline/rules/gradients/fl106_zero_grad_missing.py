@@ -35,8 +35,10 @@ class ZeroGradMissing(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         if trace.hides("clear"):
             return
-        for mine, carried in _carried(trace):
+        for mine, carried, apart in _carried(trace):
             if not is_habit(carried, _NEVER):
+                if (again := _first_cleared_only(mine, carried)) is not None:
+                    yield self._within_a_loop(again)
                 continue
             mine = mine[carried.index(True) :]
             first, step = mine[0].alive[0], mine[0].step
@@ -58,8 +60,18 @@ class ZeroGradMissing(Rule):
                 "The gradients of this backward are never cleared, so each update adds the gradients of all earlier ones. Call "
                 f"zero_grad() {where}.{_elsewhere(trace, at, step.optimizer)}",
                 related={"step": step.at} if alone else {},
+                presuming="the two optimizers hold different parameters" if apart else None,
             )
         yield from self._leaks(trace)
+
+    def _within_a_loop(self, again: Window) -> Finding:
+        own, step = again.alive[0], again.step
+        return self.finding(
+            own.seen_from(step),
+            f"The step at {step.seen_from(own).near(own.at)} is taken several times in a row, and only the first of them begins with cleared gradients: each of the others "
+            "adds to the gradients of those before it. Call zero_grad() before each backward.",
+            severity=Severity.WARNING,
+        )
 
     def _leaks(self, trace: Trace) -> Iterator[Finding]:
         """A GAN's discriminator that is cleared after its own step only, before the generator's backward goes through it."""
@@ -99,8 +111,8 @@ class ZeroGradMissing(Rule):
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
         """Gradients that some setting clears are cleared on purpose in that one only."""
-        for mine, carried in _carried(trace):
-            if not is_habit(carried, _NEVER):
+        for mine, carried, _ in _carried(trace):
+            if not is_habit(carried, _NEVER) and _first_cleared_only(mine, carried) is None:
                 whole = [w for w in mine if not w.leaked]
                 yield from {b.seen_from(w.update.step) for w in whole[1:] for b in w.alive}
 
@@ -222,8 +234,8 @@ for epoch in range(2):
     )
 
 
-def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
-    """For each optimizer its updates, and whether the gradients of each are still there in the next."""
+def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool], bool]]:
+    """For each optimizer its updates, whether the gradients of each are still there in the next, and whether that presumes that no other optimizer has them."""
     for optimizer in trace.optimizers:
         mine = [w for w in windows(trace) if w.optimizer == optimizer and w.alive]
         # live, an optimizer that calls its closure several times shows only the last clear
@@ -232,8 +244,27 @@ def _carried(trace: Trace) -> Iterator[tuple[list[Window], list[bool]]]:
         owned = trace.live and optimizer in trace.by_framework
         if len(mine) < 2 or closed or owned:
             continue
-        cleared = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
-        yield mine, [not _any_between(cleared, u, v) for u, v in pairwise(mine)]
+        own = [e.order for e in trace.events if clears(trace, e, optimizer)]
+        others = [e.order for e in trace.events if _may_clear(trace, e, optimizer)]
+        # two that are stepped, and only one of them is ever cleared
+        apart = not own and bool(others) and not trace.live
+        cleared = own if apart else sorted(own + others)
+        yield mine, [not _any_between(cleared, u, v) for u, v in pairwise(mine)], apart
+
+
+_RUNS = 2  # at least so many times
+
+
+def _first_cleared_only(mine: list[Window], carried: list[bool]) -> Window | None:
+    """The second update of a loop inside the loop that clears: `for _ in range(d_steps)`, always after the first of the same step and never after the last."""
+    if len({str(w.step.at) for w in mine}) != 1 or mine[0].step.closure:
+        return None
+    begins = [0, *(i + 1 for i, kept in enumerate(carried) if not kept)]
+    lengths = [end - begin for begin, end in pairwise([*begins, len(mine)])]
+    whole = lengths[:-1]  # the end of the trace may cut the last one short
+    if len(whole) < _RUNS or len(set(whole)) != 1 or whole[0] < 2:
+        return None
+    return mine[1]
 
 
 def _elsewhere(trace: Trace, at: Location, optimizer: str | None) -> str:
@@ -272,10 +303,8 @@ def _leaks_into(trace: Trace, window: Window) -> bool:
 
 
 def _may_clear(trace: Trace, event: Event, optimizer: str | None) -> bool:
-    """As `clears`, but what is not known counts as cleared."""
-    if clears(trace, event, optimizer):
-        return True
-    if not isinstance(event, ZeroGrad) or event.optimizer is None:
+    """Another optimizer clears what it holds, and nobody knows what these two hold."""
+    if not isinstance(event, ZeroGrad) or event.optimizer in (None, optimizer):
         return False
     return trace.held_by(optimizer) is None or trace.held_by(event.optimizer) is None
 

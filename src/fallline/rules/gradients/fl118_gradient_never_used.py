@@ -14,6 +14,7 @@ from fallline.events import (
     GradWrite,
     Loader,
     Model,
+    Optimizer,
     Sampler,
     Step,
     Trace,
@@ -53,8 +54,10 @@ class GradientNeverUsed(Rule):
                 backward,
                 "Nothing uses the gradients of this backward(): no optimizer steps them and no code reads them, so the model does not learn "
                 "from this loss. Call optimizer.step() after it, or remove it.",
-                # which network an optimizer holds is not always seen
-                severity=None if trace.live or not trace.of(Step) else Severity.INFO,
+                # which network an optimizer holds is not always seen, and where none is in view the gradients may be what is wanted
+                severity=None
+                if trace.live or (trace.objects_of(Optimizer) and not trace.of(Step))
+                else Severity.INFO,
             )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:

@@ -91,8 +91,7 @@ for update in range(80):
                 first = recent[0].index
                 yield self.finding(
                     track.at,
-                    f"{_list(dead)} got no gradient in updates {first} to {recent[-1].index}: {_plural(len(dead))} "
-                    "the loss does not reach, or whose units died. Use them in forward, or set requires_grad_(False).",
+                    f"{_list(dead)} got no gradient in updates {first} to {recent[-1].index}{self._why(dead, layout.parameters)}",
                     step=recent[-1].index,
                     parameters=dead[:50],
                     count=len(dead),
@@ -102,6 +101,16 @@ for update in range(80):
                     optimizer=track.optimizer,
                     rank=track.rank,
                 )
+
+    @staticmethod
+    def _why(dead: list[str], parameters: list[Any]) -> str:
+        homeless = {p.name for p in parameters if not p.module}
+        if homeless.issuperset(dead) and len(homeless) < len(parameters):
+            return (
+                ", and no module holds them: after `self.weight = nn.Parameter(...)` in forward, the optimizer still steps the old tensor. "
+                "Change it in place (`copy_`), or keep it as a buffer."
+            )
+        return f": {_plural(len(dead))} the loss does not reach, or whose units died. Use them in forward, or set requires_grad_(False)."
 
     def _recent(self, samples: list[Any]) -> list[Any]:
         """The last samples that reach back far enough and are enough; none when there are too few."""

@@ -48,7 +48,10 @@ class ParametersNotOptimized(Observed):
             )
 
     def says(self, entry: dict[str, Any]) -> str:
-        return f"{parameters(entry)} receive gradients, but no optimizer holds them, so they are never updated. Pass them to the optimizer."
+        said = f"{parameters(entry)} receive gradients, but no optimizer holds them, so they are never updated. "
+        if entry.get("again"):
+            return f"{said}This optimizer holds parameters that an earlier one steps already: pass it these instead."
+        return f"{said}Pass them to the optimizer, or if they are to stay as they are (a teacher, a frozen part), turn their gradients off."
 
     wrong = (
         """\

@@ -1,46 +1,36 @@
-"""FL130: a schedule's length counts micro-batches, or batches before they are split over processes."""
+"""FL130: a schedule's length counts something else than its steps: micro-batches, batches before they are split over processes, epochs."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
+from fallline.events import Batch, Epoch, EpochEnd, Scheduler, SchedulerStep, Step, Trace
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name, same
-from fallline.flow.options import stays
-from fallline.flow.values import values_of
+from fallline.flow.calls import same
 from fallline.location import Location
 from fallline.rule import Rule
+from fallline.rules.gradients._schedules import (
+    before_the_split,
+    counted_before_the_split,
+    every_epoch_in_lightning,
+    expanded,
+    in_micro_batches,
+    prepared,
+    schedules,
+    target_of,
+    times_the_window,
+    window_of_one,
+)
 from fallline.rules.gradients._specimens import SETUP
-from fallline.syntax import Editor, Module
-from fallline.syntax.nodes import below, is_name, written
+from fallline.syntax import Module
 
 __all__ = ["ScheduleLengthWrong"]
 
-# Where each schedule takes its length: position (without keywords) and keywords.
-_LENGTHS: dict[str, tuple[int | None, tuple[str, ...]]] = {
-    "CosineAnnealingLR": (1, ("T_max",)),
-    "OneCycleLR": (2, ("total_steps", "steps_per_epoch")),
-    "PolynomialLR": (1, ("total_iters",)),
-    "get_scheduler": (3, ("num_training_steps",)),
-    "get_linear_schedule_with_warmup": (2, ("num_training_steps",)),
-    "get_cosine_schedule_with_warmup": (2, ("num_training_steps",)),
-    "get_polynomial_decay_schedule_with_warmup": (2, ("num_training_steps",)),
-    "get_cosine_with_hard_restarts_schedule_with_warmup": (2, ("num_training_steps",)),
-    "CosineLRScheduler": (None, ("t_initial",)),
-}
-_LOADER = re.compile(r"loader|(^|_)dl(_|$)|batches", re.IGNORECASE)
-_COUNTED = re.compile(r"accum|update|optim|micro|grad_steps", re.IGNORECASE)
-_SEVERAL = re.compile(
-    r"world|replica|n_?gpu|num_gpu|num_proc|nproc|device_count|rank", re.IGNORECASE
-)
-_DEEPEST = 6
-_UPDATES = re.compile(
-    r"max_train_steps|max_steps|total_updates|num_updates|update_steps", re.IGNORECASE
-)
-_WINDOW = re.compile(r"accumulation|accum_steps", re.IGNORECASE)
+# These last only for the beginning, as a warmup does; another one or a constant rate follows.
+_BEFORE_ANOTHER = {"LinearLR", "ConstantLR"}
 
 
 class ScheduleLengthWrong(Rule):
@@ -49,10 +39,14 @@ class ScheduleLengthWrong(Rule):
     severity = Severity.WARNING
     yields_to = ("FL108",)
     yields_within = "trace"
-    what = "A learning-rate schedule is as long as the number of batches, but advances once per accumulation window, or once per batch of one of several processes."
+    what = (
+        "A learning-rate schedule is as long as the number of batches, but advances once per accumulation window, once per epoch, or once per batch of one of several processes; "
+        "or it is as long as the number of epochs and advances with every batch."
+    )
     why = (
         "A schedule that is k times too long never reaches its end: with accumulation over 4 micro-batches a cosine ends the run after a quarter of "
-        "its length, near its highest rate instead of at 0, and warmup takes four times as many samples."
+        "its length, near its highest rate instead of at 0, and warmup takes four times as many samples. A cosine over 10 epochs that advances with every batch "
+        "is at 0 after ten batches, and then goes up and down again, many times an epoch."
     )
     instead = (
         "Count the schedule's length in updates:\n\n"
@@ -70,18 +64,40 @@ class ScheduleLengthWrong(Rule):
         b"warmup",
     )
 
+    def check(self, trace: Trace) -> Iterator[Finding]:
+        steps = trace.of(SchedulerStep)
+        for scheduler in dict.fromkeys(e.scheduler for e in steps):
+            known = trace.object(Scheduler, scheduler)
+            mine = [e for e in steps if e.scheduler == scheduler]
+            if known is None or any(e.explicit for e in mine):
+                continue
+            if known.in_epochs and (often := _with_every_batch(trace, mine)):
+                yield self.finding(
+                    often,
+                    "The schedule is as long as the number of epochs, but advances with every batch, so it has run its course after that many batches. "
+                    "Call scheduler.step() once per epoch, or make the length epochs times batches",
+                )
+            elif known.in_batches and all(_after_an_epoch(trace, e) for e in mine):
+                yield self.finding(
+                    mine[0],
+                    "The schedule's length counts batches, but it advances once per epoch, so the rate hardly leaves its beginning. "
+                    "Call scheduler.step() after every optimizer.step()",
+                )
+
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        prepared = _prepared(module)
-        for product in _times_the_window(module):
+        accelerated = prepared(module)
+        for product in times_the_window(module):
             yield self.finding(
                 module.location(product),
                 f"Accelerate advances the schedule once per update, not once per micro-batch, so a schedule of `{module.segment(product)}` steps is too long and the run ends "
                 "near its highest rate. Leave the accumulation steps out",
             )
-        for call, length in _schedules(module):
-            written = _expanded(module, length)
-            if _target(module, call) in prepared:  # Accelerate's schedulers count by themselves
-                if _counted_before_the_split(module, call, length, prepared):
+        for call, length in schedules(module):
+            spelled = expanded(module, length)
+            if (
+                target_of(module, call) in accelerated
+            ):  # Accelerate's schedulers count by themselves
+                if counted_before_the_split(module, call, length, accelerated):
                     yield self.finding(
                         module.location(call),
                         f"The schedule's length `{module.segment(length)}` counts the batches of the loader before prepare() splits it over the processes, and is multiplied by their number, "
@@ -89,19 +105,25 @@ class ScheduleLengthWrong(Rule):
                         severity=Severity.INFO,
                     )
                 continue
-            if _in_micro_batches(module, call, written):
+            if in_micro_batches(module, call, spelled):
                 yield self.finding(
                     module.location(call),
                     f"The schedule's length `{module.segment(length)}` counts batches, but the scheduler advances once per accumulation window, so the run ends "
                     "long before the schedule does. Divide the length by the number of accumulation steps",
-                    severity=Severity.INFO if _window_of_one(module, call) else None,
+                    severity=Severity.INFO if window_of_one(module, call) else None,
                 )
-            elif _before_the_split(module, written):
+            elif before_the_split(module, spelled):
                 yield self.finding(
                     module.location(call),
                     f"The schedule's length `{module.segment(length)}` counts the batches of the whole dataset, but each process sees only its share of them, "
                     "so the run ends long before the schedule does. Use the length of this process's loader",
                 )
+        for call in every_epoch_in_lightning(module):
+            yield self.finding(
+                module.location(call),
+                "The schedule's length counts updates, but Lightning advances a scheduler once per epoch unless told otherwise, so the rate hardly leaves its beginning. "
+                'Return `{"scheduler": ..., "interval": "step"}` beside the optimizer',
+            )
         yield from self._warmup_twice(module)
 
     def _warmup_twice(self, module: Module) -> Iterator[Finding]:
@@ -134,6 +156,7 @@ class ScheduleLengthWrong(Rule):
 
     least_updates = 8
     near = 0.05
+    many = 4
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         for track in run.tracks:
@@ -146,11 +169,17 @@ class ScheduleLengthWrong(Rule):
             window = median([row.micro_batches for row in track.rows])
             for entry in rank.meta.get("schedules") or ():
                 length = entry.get("length")
-                if entry.get("optimizer") != track.optimizer or not length or window < 2:
+                if entry.get("optimizer") != track.optimizer or not length:
+                    continue
+                at = Location(entry["path"], entry["line"], function=entry.get("function", ""))
+                if window < 2 and (said := self._in_other_units(entry, updates, length)):
+                    evidence = {"length": length, "optimizer": track.optimizer}
+                    yield self.finding(at, said, **evidence, rank=track.rank)
+                if window < 2 or entry.get("per") != "batch":
                     continue
                 if updates >= self.least_updates and abs(updates * window / length - 1) < self.near:
                     yield self.finding(
-                        Location(entry["path"], entry["line"], function=entry.get("function", "")),
+                        at,
                         f"The schedule is {length:,} steps long, but the run made only {updates:,} updates of {window:g} micro-batches each, so it ended long before the "
                         f"schedule did. The length probably counts micro-batches: if so, divide it by {window:g}",
                         step=updates - 1,
@@ -159,6 +188,21 @@ class ScheduleLengthWrong(Rule):
                         optimizer=track.optimizer,
                         rank=track.rank,
                     )
+
+    def _in_other_units(self, entry: dict[str, Any], updates: int, length: int) -> str | None:
+        if entry.get("often") and entry.get("type") not in _BEFORE_ANOTHER:
+            if updates > self.many * length:
+                return (
+                    f"The schedule is {length:,} steps long and advances with every batch, and the run made {updates:,} updates: it had run its course after "
+                    f"{length / updates:.0%} of them. If its length counts epochs, call scheduler.step() once per epoch"
+                )
+        if entry.get("per") == "epoch" and length > self.many:
+            if abs(updates / length - 1) < self.near:
+                return (
+                    f"The schedule is {length:,} steps long, as many as the run made updates, but it advances once per epoch, so the rate hardly left its beginning. "
+                    "Call scheduler.step() after every optimizer.step()"
+                )
+        return None
 
     wrong = (
         SETUP
@@ -194,6 +238,53 @@ def train(model, dataset, loss_fn, args):
             optimizer.step()
             scheduler.step()
 """,
+        SETUP
+        + """
+
+def train(model, loader, optimizer, scheduler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+        scheduler.step()  # FL130
+
+
+epochs = 8
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+for epoch in range(epochs):
+    train(model, loader, optimizer, scheduler)
+""",
+        SETUP
+        + """
+epochs = 4
+scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, epochs=epochs, steps_per_epoch=len(loader))
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()  # FL130
+""",
+        """\
+import lightning
+import torch
+from torch import nn
+
+
+class Task(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 2)
+
+    def training_step(self, batch, number):
+        x, y = batch
+        return nn.functional.cross_entropy(self.net(x), y)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), 1e-3)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=self.trainer.estimated_stepping_batches)  # FL130
+        return [optimizer], [schedule]
+""",
     )
     right = (
         SETUP
@@ -223,209 +314,51 @@ for epoch in range(epochs):
         if (i + 1) % 10 == 0:
             print(scheduler.get_last_lr())
 """,
+        SETUP
+        + """
+epochs = 8
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs)
+for epoch in range(1, epochs + 1):
+    for i, (x, y) in enumerate(loader):
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if i + 1 == len(loader):
+            scheduler.step()
+""",
+        """\
+import lightning
+import torch
+from torch import nn
+
+
+class Task(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Linear(8, 2)
+
+    def training_step(self, batch, number):
+        x, y = batch
+        return nn.functional.cross_entropy(self.net(x), y)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), 1e-3)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, total_steps=self.trainer.estimated_stepping_batches)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+""",
     )
 
 
-def _schedules(module: Module) -> Iterator[tuple[ast.Call, ast.expr]]:
-    for call in module.all(ast.Call):
-        known = _LENGTHS.get(last_name(call))
-        if known is not None:
-            place, keywords = known
-            length = module.argument(call, place, *keywords)
-            if length is not None:
-                yield call, length
-
-
-def _prepared(module: Module) -> dict[str, int]:
-    """What Accelerate prepares: names, and the first line where it does."""
-    found: dict[str, int] = {}
-    if any(n == "accelerate" or n.startswith("accelerate.") for n in module.imports.values()):
-        for call in module.method_calls("prepare"):
-            for given in call.args:
-                name = last_name(given)
-                found[name] = min(call.lineno, found.get(name, call.lineno))
-    return found
-
-
-def _times_the_window(module: Module) -> Iterator[ast.BinOp]:
-    """`max_train_steps * gradient_accumulation_steps` as the length of a schedule, where Accelerate knows the window."""
-    text = module.source.text
-    if "Accelerator(" not in text or not re.search(
-        r"gradient_accumulation_(steps|plugin)\s*=", text
-    ):
-        return
-    for product in module.all(ast.BinOp):
-        if not isinstance(product.op, ast.Mult) or isinstance(module.parent(product), ast.BinOp):
-            continue
-        written = module.segment(product)
-        if _UPDATES.search(written) and _WINDOW.search(written) and _is_length(module, product):
-            yield product
-
-
-def _is_length(module: Module, product: ast.BinOp) -> bool:
-    """`num_training_steps=...`, as an argument or as a name, of a schedule that steps with every update."""
-    match module.parent(product):
-        case ast.keyword("num_training_steps", _):
-            return True
-        case ast.Assign([ast.Name("num_training_steps")]):
-            return True
-    return False
-
-
-def _target(module: Module, call: ast.Call) -> str:
-    """The name that a schedule is given."""
-    match module.parent(call):
-        case ast.Assign([target]):
-            return last_name(target)
-    return ""
-
-
-def _counted_before_the_split(
-    module: Module, call: ast.Call, length: ast.expr, prepared: dict[str, int]
-) -> bool:
-    """`max_steps * num_processes`, where `max_steps` was computed from `len(loader)` and the loader is prepared later."""
-    match length:
-        case ast.BinOp(steps, ast.Mult(), processes) if "num_processes" in module.segment(
-            processes
-        ):
-            written = _expanded(module, steps) + [
-                node
-                for value in _set_before(module, steps, call)
-                for node in _expanded(module, value)
-            ]
-        case _:
-            return False
-    early = [
-        of
-        for of in _lengths(written)
-        if of.lineno <= call.lineno < prepared.get(module.segment(of), 0)
-    ]
-    return bool(early) and "num_processes" not in _names(written)
-
-
-def _set_before(module: Module, name: ast.expr, call: ast.Call) -> list[ast.expr]:
-    """What `args.max_train_steps` was set to above a call, in the same function."""
-    return [
-        a.value
-        for a in module.all(ast.Assign)
-        if a.lineno < call.lineno
-        and module.function(a) is module.function(call)
-        and any(same(t, name) or written(t) == written(name) for t in a.targets)
-    ]
-
-
-def _pieces(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of an expression; how what `len()` is asked of was made says nothing about the count."""
-    yield node
-    if not (isinstance(node, ast.Call) and is_name(node.func, "len")):
-        for child in ast.iter_child_nodes(node):
-            yield from _pieces(child)
-
-
-def _expanded(module: Module, node: ast.expr) -> list[ast.AST]:
-    """The nodes of an expression, with those of what its names stand for."""
-    found: list[ast.AST] = []
-    queue: list[tuple[ast.expr, int]] = [(node, 0)]
-    while queue and len(found) < 400:
-        here, depth = queue.pop()
-        for inner in _pieces(here):
-            found.append(inner)
-            if isinstance(inner, ast.Name | ast.Attribute) and depth < _DEEPEST:
-                made = values_of(module).origin(inner)
-                if isinstance(made, ast.expr) and made is not inner:
-                    queue.append((made, depth + 1))
-    return found
-
-
-def _lengths(nodes: list[ast.AST]) -> list[ast.expr]:
-    """What `len()` is asked of."""
-    return [
-        n.args[0] for n in nodes if isinstance(n, ast.Call) and is_name(n.func, "len") and n.args
-    ]
-
-
-def _names(nodes: list[ast.AST]) -> str:
-    return " ".join(last_name(n) for n in nodes if isinstance(n, ast.Name | ast.Attribute))
-
-
-def _divides(nodes: list[ast.AST]) -> bool:
-    return any(isinstance(n, ast.Div | ast.FloorDiv | ast.Mod) for n in nodes)
-
-
-def _in_micro_batches(module: Module, call: ast.Call, written: list[ast.AST]) -> bool:
-    """A length of whole loaders, of a scheduler that advances at the end of each accumulation window."""
-    if not any(_LOADER.search(module.segment(of)) for of in _lengths(written)):
-        return False
-    if _divides(written) or _COUNTED.search(_names(written)):
-        return False
-    steps = [c for c in module.method_calls("step") if _is_of(module, c, call)]
-    return bool(steps) and all(_boundary(module, s) is not None for s in steps)
-
-
-def _window_of_one(module: Module, call: ast.Call) -> bool:
-    """The window is 1 wherever the project gives it a number."""
-    steps = (c for c in module.method_calls("step") if _is_of(module, c, call))
-    tests = (_boundary(module, step) for step in steps)
-    names = [last_name(n) for t in tests if t for n in below(t.test, ast.Name, ast.Attribute)]
-    return any(stays((module,), name, 1, code=True) for name in names)
-
-
-def _is_of(module: Module, step: ast.Call, made: ast.Call) -> bool:
-    """`scheduler.step()` of what this call made, by the name that it was given."""
-    match module.parent(made), step.func:
-        case ast.Assign([target]), ast.Attribute(used, "step"):
-            return last_name(target) == last_name(used) != ""
-    return False
-
-
-def _boundary(module: Module, step: ast.Call) -> ast.If | None:
-    """The test of the window around it, in which the optimizer steps too, after a backward that is outside of it."""
-    inner: ast.AST = step
-    for up in module.parents(step):
-        if isinstance(up, ast.If) and inner in up.body:
-            text = module.segment(up.test)
-            window = "%" in text and ("accum" in text.lower() or _backward_before(module, up))
-            calls = [call for s in up.body for call in below(s, ast.Call)]
-            steps = [c for c in calls if last_name(c) in {"step", "backward"}]
-            optimizes = [n for n in steps if n is not step and "optim" in module.segment(n).lower()]
-            inside = [n for n in steps if last_name(n) == "backward"]
-            if window and optimizes and not inside:
-                return up
-        if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef):
-            return None
-        inner = up
+def _with_every_batch(trace: Trace, steps: list[SchedulerStep]) -> SchedulerStep | None:
+    """The first that comes again before the epoch is over."""
+    for first, second in pairwise(e for e in steps if e.per == "batch"):
+        if first.at == second.at and not trace.between(first, second).of(Epoch, EpochEnd):
+            return first
     return None
 
 
-def _backward_before(module: Module, boundary: ast.If) -> bool:
-    """A backward of every iteration comes right before this test, in the same block."""
-    block = Editor(module).block_of(boundary)
-    before = block[: block.index(boundary)]
-    return any(
-        last_name(call) == "backward"
-        for s in before
-        if isinstance(s, ast.Expr | ast.With)
-        for call in below(s, ast.Call)
-    )
-
-
-def _before_the_split(module: Module, written: list[ast.AST]) -> bool:
-    """`len(dataset) // batch_size` of a dataset that a DistributedSampler splits, by the batch size of one process."""
-    if _SEVERAL.search(_names(written)):
-        return False
-    split = [
-        c.args[0] for c in module.all(ast.Call) if last_name(c) == "DistributedSampler" and c.args
-    ]
-    sizes = [
-        size
-        for c in module.all(ast.Call)
-        if last_name(c) == "DataLoader" and module.argument(c, None, "sampler") is not None
-        if (size := module.argument(c, 1, "batch_size")) is not None
-    ]
-    asked = [of for of in _lengths(written) if any(same(of, d) for d in split)]
-    by = [
-        n.right
-        for n in written
-        if isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div | ast.FloorDiv)
-    ]
-    return bool(asked) and any(same(b, size) for b in by for size in sizes)
+def _after_an_epoch(trace: Trace, step: SchedulerStep) -> bool:
+    """A loader was gone over, batch by batch, right before."""
+    before = trace.before(step)
+    last = before.of(Epoch, EpochEnd, Batch, SchedulerStep).first
+    return step.per == "epoch" and isinstance(last, EpochEnd) and bool(before.of(Step))

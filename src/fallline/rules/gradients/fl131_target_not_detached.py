@@ -61,12 +61,19 @@ own predictions as targets (pseudo-labels), it agrees with itself instead of lea
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         seen: set[int] = set()
-        for node, prediction, target in _compared(module):
+        compared = [(n, t, p) for n, p, t in _compared(module)]
+        for node, target, prediction in [
+            *compared,
+            *((*c, None) for c in _called_like_a_loss(module)),
+        ]:
             if id(node) in seen:
                 continue
-            found = _bootstrapped(module, target) or _own_prediction(module, prediction, target)
+            found = _bootstrapped(module, target)
+            if found is None and prediction is not None:
+                found = _own_prediction(module, prediction, target)
             presumed = found is None
-            found = found or _other_network(module, prediction, target)
+            if found is None and prediction is not None:
+                found = _other_network(module, prediction, target)
             if found is None:
                 continue
             seen.add(id(node))
@@ -230,6 +237,17 @@ def _compared(module: Module) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
         if isinstance(node.op, ast.Sub) and _squared(module, node) and in_loss(module, node):
             yield node, node.left, node.right
             yield node, node.right, node.left
+
+
+# Something of someone else's that is called like a loss: of a prediction and a target.
+_CALLED_LOSS = re.compile(r"(^|_)(loss_?(f|fn|func|function|fct)|criterion)$", re.IGNORECASE)
+
+
+def _called_like_a_loss(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """`self.net.loss_fn(q, target)`, whose making is not in view: place and target."""
+    for call in module.calls_named(lambda name: _CALLED_LOSS.search(name) is not None):
+        if len(call.args) == 2 and differentiated(module, call):
+            yield from ((call, target) for target in call.args)
 
 
 def _squared(module: Module, node: ast.expr) -> bool:

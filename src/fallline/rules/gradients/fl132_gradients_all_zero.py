@@ -15,8 +15,16 @@ class GradientsAllZero(Rule):
     code = "FL132"
     name = "gradients-all-zero"
     severity = Severity.ERROR
-    yields_to = ("FL105", "FL136", "FL306", "FL126", "FL019", "FL022")  # why nothing reaches them
-    what = "All gradients of an optimizer are exactly zero, or missing, from the first update on, although a backward comes before each of its steps."
+    yields_to = (
+        "FL105",
+        "FL117",
+        "FL136",
+        "FL306",
+        "FL126",
+        "FL019",
+        "FL022",
+    )  # why nothing reaches them
+    what = "All gradients of an optimizer are exactly zero, or missing, from the first update on."
     why = (
         "The loss does not depend on the parameters, so nothing is ever learned and nothing complains: cross-entropy over a single class is "
         "0 whatever the logit is, a loss behind `round()`, `sign()` or a saturated `clamp` has a derivative of 0, and a generator whose output was "
@@ -131,9 +139,15 @@ for update in range(200):
             )
 
     def _unreached(self, track: Any) -> Iterator[Finding]:
-        """A loss was there for each update, and its backward went elsewhere."""
+        """A loss was there for each update, and its backward went elsewhere; or there was none, and the weights stay as they are."""
         updates = track.rows[-1].index + 1
-        if updates < self.least_unreached or any(row.loss is None for row in track.rows):
+        if updates < self.least_unreached:
+            return
+        if all(row.loss is None for row in track.rows):
+            if _stands_still(track):
+                yield self._without_gradients(track)
+            return
+        if any(row.loss is None for row in track.rows):
             return
         yield self.finding(
             track.at,
@@ -146,8 +160,31 @@ for update in range(200):
             rank=track.rank,
         )
 
+    def _without_gradients(self, track: Any) -> Finding:
+        updates = track.rows[-1].index + 1
+        return self.finding(
+            track.at,
+            f"No parameter that this optimizer holds had a gradient in any of its {updates} steps so far, and none of them has moved. Nothing computes gradients "
+            "for them, or `zero_grad()` comes between the gradients and the step: clear before they are computed, or after the step.",
+            step=updates - 1,
+            samples=len(track.samples),
+            threshold=0.0,
+            optimizer=track.optimizer,
+            rank=track.rank,
+        )
+
 
 _WITH, _FROZEN = 1.0, 2.0
+
+
+def _stands_still(track: Any) -> bool:
+    """The norm of every weight is the same, to the last bit, in all samples: an optimizer that needs no gradients would move them."""
+    first = list(track.samples[0].column("weight"))
+    return any(size == size for size in first) and all(
+        list(sample.column("weight")) == first
+        for sample in track.samples
+        if len(sample.column("weight")) == len(first)
+    )
 
 
 def _has_none(sample: Any) -> bool:

@@ -76,8 +76,6 @@ class NormalisedPerRank(Rule):
 
     def _gradients(self, module: Module) -> Iterator[Finding]:
         """`p.grad /= world_size` of a model that DDP already averages."""
-        if not _AVERAGES.search(module.source.text):
-            return
         for node in [*module.all(ast.AugAssign), *module.all(ast.Call)]:
             match node:
                 case ast.AugAssign(target, ast.Div(), value) if _is_gradient(target):
@@ -86,7 +84,8 @@ class NormalisedPerRank(Rule):
                     pass
                 case _:
                     continue
-            if _is_ranks(module, value) and _over_whole_model(module, node):
+            averaged = _AVERAGES.search(module.source.text) is not None
+            if averaged and _is_ranks(module, value) and _over_whole_model(module, node):
                 yield self.finding(
                     module.location(node),
                     "The gradient is divided by the number of ranks after DDP or FSDP has already averaged it, so it is that many times too small. "

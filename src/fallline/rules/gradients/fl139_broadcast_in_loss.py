@@ -65,6 +65,16 @@ class BroadcastInLoss(Observed):
                 )
                 continue
             wide = "(B, B)" if None in (first.dims[0], second.dims[0]) else "a matrix"
+            if isinstance(node, ast.BinOp) and _only_averaged(module, node):
+                # the mean over all pairs of a sum is the sum of the means: only the matrix is too much
+                yield self.finding(
+                    module.location(node),
+                    f"`{module.segment(left)}` has shape {first} and `{module.segment(right)}` has shape {second}, so they broadcast to {wide}. Their mean is the "
+                    "same, but it is computed over every pair. Give both the same shape, for example with `squeeze(1)`",
+                    severity=Severity.INFO,
+                    shapes=[str(first), str(second)],
+                )
+                continue
             yield self.finding(
                 module.location(node),
                 f"`{module.segment(left)}` has shape {first} and `{module.segment(right)}` has shape {second}, so they broadcast to {wide}: every prediction is "
@@ -128,7 +138,7 @@ alpha = 0.2
 for update in range(4):
     action, log_prob = actor.act(torch.randn(16, 8))
     value = critic(action).view(-1)
-    actor_loss = (alpha * log_prob - value).mean()  # FL139
+    actor_loss = (alpha * log_prob - value).square().mean()  # FL139
     optimizer.zero_grad()
     actor_loss.backward()
     optimizer.step()
@@ -195,6 +205,23 @@ def _averaged(module: Module, node: ast.expr) -> bool:
                 return False
             case ast.Call() if last_name(up) in _AVERAGES:
                 return not up.args or module.resolve(up.func) is not None
+    return False
+
+
+def _only_averaged(module: Module, node: ast.expr) -> bool:
+    """`(a - b + c).mean()`: nothing but sums and differences lies between the two and their mean."""
+    child: ast.AST = node
+    for up in module.parents(node):
+        match up:
+            case ast.BinOp(op=ast.Add() | ast.Sub()) | ast.UnaryOp(op=ast.USub()):
+                child = up
+            case ast.Attribute(attr="mean"):
+                call = module.parent(up)
+                return isinstance(call, ast.Call) and not call.args and not call.keywords
+            case ast.Call(func=func, args=[given]) if given is child:
+                return module.resolve(func) == "torch.mean"
+            case _:
+                return False
     return False
 
 

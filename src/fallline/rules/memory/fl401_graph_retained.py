@@ -10,9 +10,9 @@ from fallline.finding import Finding, Fix, Severity
 from fallline.flow.kept import (
     appended_in_training_step,
     carried_over,
-    kept_beside_backward,
     not_detached_like_the_others,
 )
+from fallline.flow.walked import kept_beside_backward
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -155,7 +155,10 @@ for epoch in range(2):
             how = _HOW.get(keep.how or "")
             if how is not None and keep.reaches_backward is False:
                 sure = trace.live or (
-                    _keeper(keep) in grows and _has_graph(trace, keep) and not _small(trace, keep)
+                    _keeper(keep) in grows
+                    and _has_graph(trace, keep)
+                    and not _small(trace, keep)
+                    and not _trains_elsewhere(trace, keep)
                 )
                 until = " until the end of the epoch" if _begun_again(trace, keep) else ""
                 yield self.finding(
@@ -218,6 +221,15 @@ def _begun_again(trace: Trace, keep: Keep) -> bool:
 def _has_graph(trace: Trace, keep: Keep) -> bool:
     """Whether what computed it was seen to be a model with weights that learn; a feature extractor may be frozen inside."""
     return not keep.of or any(_learns(trace, model) for model in keep.of)
+
+
+def _trains_elsewhere(trace: Trace, keep: Keep) -> bool:
+    """The same line of another call is walked by a backward: what is missing is no_grad around this call, and a detach here would cut the other."""
+    inside = trace.before(keep).of(Forward).where(lambda e: e.at.function == keep.at.function)
+    last = inside.first
+    if last is None or last.used is not False:
+        return False
+    return any(e.used and e.at == last.at for e in trace.of(Forward))
 
 
 def _small(trace: Trace, keep: Keep) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fallline.events import Backward, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.answers import answers, recorded, scripted
-from fallline.flow.recording import OFF, never_entered, under_no_grad
+from fallline.flow.recording import OFF, never_entered, switched_off, under_no_grad
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -300,7 +300,7 @@ for _ in range(2):
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for dropped in never_entered(module, OFF):
-            if not under_no_grad(module, dropped):
+            if not under_no_grad(module, dropped) and not switched_off(module, dropped):
                 text = module.segment(dropped)
                 yield self.finding(
                     module.location(dropped),

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.containers import Kept, kept_layers
+from fallline.flow.containers import Kept
+from fallline.flow.unregistered import kept_layers
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
@@ -252,7 +253,7 @@ class Policies(nn.Module):
         kept = next(
             (k for k in kept_layers(module) if module.location(k.statement) == finding.at), None
         )
-        if kept is None:
+        if kept is None or kept.value is not getattr(kept.statement, "value", None):
             return None
         wrapper = module.spelling("torch.nn.ModuleDict" if kept.is_dict else "torch.nn.ModuleList")
         if wrapper is None or not _used_plainly(kept) or (kept.is_dict and not _string_keys(kept)):
@@ -262,9 +263,11 @@ class Policies(nn.Module):
 
 
 def _gravity(kept: Kept) -> Severity | None:
-    if kept.presumed:
+    if kept.presumed or kept.is_evaluated_by_hand():
         return Severity.INFO
-    return None if kept.used_later() else Severity.WARNING
+    if kept.used_later():
+        return Severity.WARNING if kept.declared else None
+    return Severity.WARNING if kept.read_by_others() else Severity.INFO
 
 
 def _used_plainly(kept: Kept) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 
@@ -12,7 +13,7 @@ from fallline.flow.modules import construction
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 from fallline.syntax.classes import find_method
-from fallline.syntax.nodes import methods_of
+from fallline.syntax.nodes import is_name, methods_of
 
 _PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 
@@ -137,6 +138,9 @@ class Abstract(nn.Module):
                 if first is not None and early and not _in_branch(module, called, init):
                     message = f"`self.{first[1]}` is assigned before `super().__init__()`, {raises}"
                     yield self._report(module, first[0], message)
+                elif not early and (given := _given_before(module, cls, init, called)) is not None:
+                    message = f"`self.{given[1]}` is assigned before `super().__init__()`: if it is a module, as its use says, this raises AttributeError. Call `super().__init__()` first."
+                    yield self._report(module, given[0], message, Severity.WARNING)
             elif _may_call_elsewhere(module, cls, init):
                 continue
             elif first is not None:
@@ -240,6 +244,44 @@ def _registers(module: Module, value: ast.expr) -> bool:
     return construction(module, value) is not None
 
 
+def _given_before(
+    module: Module, cls: ast.ClassDef, init: ast.FunctionDef, called: ast.Call
+) -> tuple[ast.stmt, str] | None:
+    """`self.encoder = encoder` above the call, of an argument that this class uses as one uses a network."""
+    given = {a.arg for a in (*init.args.args, *init.args.kwonlyargs)}
+    if _in_branch(module, called, init):
+        return None
+    for statement in init.body:
+        match statement:
+            case ast.Assign([ast.Attribute(ast.Name("self"), name)], ast.Name(argument)):
+                if (
+                    statement.lineno < called.lineno
+                    and argument in given
+                    and _used_as_module(module, cls, name)
+                ):
+                    return statement, name
+    return None
+
+
+_ONLY_OF_MODULES = frozenset(
+    "parameters named_parameters state_dict load_state_dict requires_grad_".split()
+)
+_IS_NETWORK = re.compile(r"(^|_)(model|net|network|encoder|decoder|backbone|embedder|generator|discriminator|embedding)$")  # fmt: skip
+
+
+def _used_as_module(module: Module, cls: ast.ClassDef, name: str) -> bool:
+    """`self.encoder.parameters()`; `self.encoder(x)`, of that name."""
+    for node in ast.walk(cls):
+        match node:
+            case ast.Attribute(ast.Attribute(ast.Name("self"), part), asked) if part == name:
+                if asked in _ONLY_OF_MODULES:
+                    return True
+            case ast.Call(ast.Attribute(ast.Name("self"), part), [_, *_]) if part == name:
+                if _IS_NETWORK.search(name):
+                    return True
+    return False
+
+
 def _in_branch(module: Module, node: ast.AST, init: ast.FunctionDef) -> bool:
     branch = module.enclosing(
         node, ast.If, ast.Try, ast.For, ast.While, ast.FunctionDef, ast.Lambda
@@ -268,9 +310,28 @@ def _may_call_elsewhere(module: Module, cls: ast.ClassDef, init: ast.FunctionDef
                     or _INITIALISES.search(method[0].segment(method[1]))
                 ):
                     return True
-    return bool(init.decorator_list)
+    return bool(init.decorator_list) or _beside_another_base(module, cls)
 
 
+def _beside_another_base(module: Module, cls: ast.ClassDef) -> bool:
+    """`class Gaussian(Policy, MLP)`: whoever is made of it has another base, which initialises the module."""
+    project = module.project
+    paths = [path for path, _ in project.naming(module, cls.name)] if project is not None else []
+    others = [project.module_at(path) for path in paths[:_MOST]] if project is not None else []
+    stem = os.path.splitext(os.path.basename(module.path))[0]
+    made = [
+        other.bases
+        for home in (module, *others)
+        if home is not None
+        for other in home.all(ast.ClassDef)
+        for base in other.bases
+        if (home is module and is_name(base, cls.name))
+        or (home.resolve(base) or "").endswith(f"{stem}.{cls.name}")
+    ]
+    return bool(made) and all(len(bases) > 1 for bases in made)
+
+
+_MOST = 24  # files that are looked into
 _INITIALISES = re.compile(r"__init__|super\(|setattr|__dict__|__setstate__")
 
 

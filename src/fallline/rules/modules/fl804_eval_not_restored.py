@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from fallline.events import Forward, Mode, Step, Trace
+from fallline.events import Backward, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Severity
 from fallline.flow.interrupted import evaluations_left_on, left_on_by_a_method
 from fallline.rule import Rule
@@ -293,7 +293,8 @@ for epoch in range(2):
                 case Step():
                     for model in [m for m in suspects if _steps(trace, event, m)]:
                         found = self._not_restored(trace, suspects.pop(model), model, event)
-                        yield replace(found, severity=Severity.INFO) if model in own else found
+                        weak = model in own or _is_one_of_several(trace, event, model)
+                        yield replace(found, severity=Severity.INFO) if weak else found
         yield from self._from_the_start(trace)
 
     def _from_the_start(self, trace: Trace) -> Iterator[Finding]:
@@ -380,7 +381,7 @@ def _in_a_mode(module: Module, call: ast.AST) -> bool:
     """`with eval_mode(model):` around the call puts the mode back."""
     around = (up for up in module.parents(call) if isinstance(up, ast.With))
     written = (module.segment(item.context_expr) for up in around for item in up.items)
-    return any(re.search(r"(?i)eval|train|mode", text) for text in written)
+    return any(re.search(r"(?i)eval|train|mode(?!l)", text) for text in written)
 
 
 def _steps(trace: Trace, step: Step, model: str) -> bool:
@@ -395,10 +396,23 @@ def _steps(trace: Trace, step: Step, model: str) -> bool:
     mine = trace.sets_of(model)
     if held:
         return not mine.isdisjoint(held)
+    walked = [e.parameters for e in trace.before(step).until(Step).of(Backward)]
+    if walked and all(reached and mine.isdisjoint(reached) for reached in walked):
+        return False  # what is fixed gets no gradient
     others = [other for other in trace.optimizers if other != step.optimizer]
     if any(not mine.isdisjoint(trace.held_by(other) or ()) for other in others):
         return False
     return not others or _stays(trace, step, model)
+
+
+def _is_one_of_several(trace: Trace, step: Step, model: str) -> bool:
+    """The loss went through other models too, and which of them this optimizer holds is not seen: the one at rest may be what is attacked or explained."""
+    if step.parameters or trace.held_by(step.optimizer):
+        return False
+    mine = trace.sets_of(model)
+    before = trace.before(step).until(Step).of(Forward)
+    used = {str(e.model) for e in before if e.used and e.grad is not False and not e.frozen}
+    return any(other != model and mine.isdisjoint(trace.sets_of(other)) for other in used)
 
 
 def _of_tensors(trace: Trace, step: Step) -> bool:

@@ -12,6 +12,7 @@ from fallline.flow.draws import drawn_in_every_mode
 from fallline.flow.options import stays
 from fallline.flow.unused import given_to
 from fallline.flow.values import values_of
+from fallline.flow.views import is_a_view
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
@@ -265,6 +266,9 @@ class Attention(nn.Module):
         return Fix("Follow the module's mode", (Editor(module).replace(use, text),))
 
 
+_HANDED_ON = 4  # a rate that a model gives its stages, these their blocks, these their attention
+
+
 def _while_off(module: Module, rate: ast.expr | None) -> Severity | None:
     """A note where the rate is an argument of the constructor that is 0 wherever the project gives it."""
     match rate:
@@ -275,14 +279,21 @@ def _while_off(module: Module, rate: ast.expr | None) -> Severity | None:
     return None
 
 
-def _is_off(module: Module, cls: ast.ClassDef, rate: ast.expr) -> bool:
-    """0, or an argument of the constructor that every call and every configuration leaves at 0."""
+def _is_off(module: Module, cls: ast.ClassDef, rate: ast.expr, depth: int = 0) -> bool:
+    """0, or an argument of the constructor that every call and every configuration leaves at 0, also through the classes that hand it on."""
     if not isinstance(rate, ast.Name):
         return module.number(rate) == 0
     if stays((module,), rate.id, 0, code=True):
         return True
+
+    def off(home: Module, value: ast.expr | None) -> bool:
+        if value is None or home.number(value) == 0:
+            return value is not None
+        around = home.class_(value)
+        return around is not None and depth < _HANDED_ON and _is_off(home, around, value, depth + 1)
+
     given = list(given_to(module, cls, rate.id))
-    return bool(given) and all(v is not None and home.number(v) == 0 for home, v in given)
+    return bool(given) and all(off(home, value) for home, value in given)
 
 
 def _attention_rate(module: Module, call: ast.Call) -> ast.expr | None:
@@ -362,6 +373,8 @@ def _helps_a_module(module: Module, call: ast.Call) -> bool:
 def _on_purpose(module: Module, call: ast.Call) -> bool:
     """Outside a module's methods, under a test of the mode, or where the names say that dropping is the point."""
     cls = module.class_(call)
+    if is_a_view(module, call):
+        return True
     if cls is None or not module.is_module_class(cls):
         return cls is not None or not _helps_a_module(module, call)
     if any(

@@ -42,6 +42,9 @@ _PARAMETER = frozenset({"torch.nn.Parameter", "torch.nn.parameter.Parameter"})
 _MOVES = frozenset({"to", "cuda", "half", "float", "double", "bfloat16", "type"})
 _BUILDERS = re.compile(r"__init__$|^_?(init|reset|build|setup|make|create)")
 
+# A table that nobody trains is only not moved and not saved, and it is made the same way again.
+_FIXED = re.compile(r"requires_grad\s*=\s*False")
+
 
 class ParameterUnregistered(Rule):
     code = "FL807"
@@ -244,7 +247,11 @@ optimizer = torch.optim.SGD(groups[1:], lr=0.1)
             module.location(statement),
             f"`self.{name}` is {how}, so it is not in `parameters()` and is never trained, moved or saved. Assign an `nn.Parameter`.",
             # a plain tensor may be somebody else's to train; what was a Parameter was meant to be one
-            severity=None if how == _PLAIN else Severity.ERROR,
+            severity=Severity.INFO
+            if _FIXED.search(module.segment(statement))
+            else None
+            if how == _PLAIN
+            else Severity.ERROR,
         )
 
     def _in_builder(self, module: Module, statement: ast.stmt) -> bool:
@@ -309,6 +316,11 @@ def _unregistered(module: Module, value: ast.expr) -> str | None:
                     return None
                 return f"the result of .{move}() on a Parameter, which is a plain tensor"
             return _unregistered(module, inner)
+        case ast.Call(ast.Attribute(ast.Name("self"), maker)):
+            cls = module.class_(value)
+            makers = [m for m in methods_of(cls) if m.name == maker] if cls is not None else []
+            given = [r for method in makers for r in returned(module, method)]
+            return _unregistered(module, given[0]) if len(given) == 1 else None
     return None
 
 

@@ -10,8 +10,8 @@ from fallline.events import Backward, Batch, Forward, Mode, Step, Trace
 from fallline.finding import Finding, Severity
 from fallline.flow.answers import left_in_train_mode
 from fallline.flow.calls import last_name
-from fallline.flow.evaluations import never_in_eval_mode
-from fallline.flow.inference import run_in_train_mode
+from fallline.flow.evaluations import never_in_eval_mode, trained_whatever_it_is_told
+from fallline.flow.inference import left_out_of_rest, run_in_train_mode
 from fallline.flow.modes import class_has_mode
 from fallline.flow.modules import module_class
 from fallline.flow.never_rests import never_rests
@@ -29,6 +29,17 @@ _EVALUATES = re.compile(
     r"(^|_|\.)(eval|evaluate|evaluation|valid|validate|validation|val|test)(_|$|[A-Z])",
     re.IGNORECASE,
 )
+# What such a function reports is looked at, and nothing learns from it.
+_REPORTS = re.compile(
+    r"(^|_)(report|metrics?|accuracy|similarit(y|ies)|scores?|plot|visuali[sz]e|preview|show|demo|infer|inference|predict|predictions?|translate|transcribe|"
+    r"reconstruct|generate|samples?)(_|$)",
+    re.IGNORECASE,
+)
+# What the training itself asks for: what it explores, compares with or learns from.
+_FOR_TRAINING = re.compile(
+    r"train|loss|forward|action|(^|_)act(_|$)|explor|rollout|collect|replay|buffer|negative|noise|target|pseudo|label|teacher|ema|score_fn|batch|next_|_step",
+    re.IGNORECASE,
+)
 # Dropout that is left on to get many answers, statistics that are made again, losses that are computed there for training.
 _ON_PURPOSE = re.compile(
     r"train|monte|mc_|mcd|uncertain|ensemble|update_bn|calibrat|warm", re.IGNORECASE
@@ -43,7 +54,6 @@ class ModePartial(Rule):
     code = "FL809"
     name = "mode-partial"
     severity = Severity.ERROR
-    yields_to = ("FL804",)
     what = "An evaluation runs in train mode, or a network that is meant to be fixed (a target network) does."
     why = """\
 In train mode dropout changes the answer from call to call, and BatchNorm uses the statistics of the batch and moves its running ones.
@@ -88,11 +98,13 @@ towards the validation data. A target network in train mode gives noisy targets.
                             loop if loop is not None and inside else event,
                             "The model is evaluated in train mode: dropout is on, and BatchNorm uses and updates its statistics on this data. "
                             "Call eval() before the evaluation and train() after it",
-                            severity=self._gravity(trace, name),
+                            severity=self._gravity(trace, event, name),
                         )
 
-    def _gravity(self, trace: Trace, name: str) -> Severity | None:
-        """BatchNorm's statistics move with what is evaluated; dropout only makes the result noisy, which matters here and there."""
+    def _gravity(self, trace: Trace, event: Forward, name: str) -> Severity | None:
+        """BatchNorm's statistics move with what is evaluated; dropout only makes the result noisy, which matters here and there. A report may be meant so."""
+        if not _says_that_it_evaluates(event):
+            return Severity.INFO
         model = trace.model(name)
         moves = trace.live or (model is not None and model.batchnorm)
         return None if moves else Severity.WARNING
@@ -124,6 +136,14 @@ towards the validation data. A target network in train mode gives noisy targets.
                 " Call eval() after loading the weights",
                 severity=Severity.WARNING,
             )
+        for left in left_out_of_rest(module):
+            yield self.finding(
+                module.location(left.load),
+                f"`{left.model}` is loaded beside `{left.other}`, and only `{left.other}` is put into eval mode: `{left.model}` runs in train mode, so its dropout is on and "
+                f"its BatchNorm uses the statistics of the batch. Call `{left.model}.eval()` too",
+                severity=Severity.WARNING if left.has_mode else Severity.INFO,
+                presuming=f"`{left.model}` has dropout or BatchNorm",
+            )
         told: set[ast.AST | None] = set()
         for loop, sure in never_in_eval_mode(module):
             told.add(module.function(loop))
@@ -132,6 +152,15 @@ towards the validation data. A target network in train mode gives noisy targets.
                 "This evaluation runs in train mode: nothing in this file puts the model into eval mode."
                 " With dropout or BatchNorm in the model the result depends on chance and on the batch. Call eval() before the evaluation and train() after it",
                 severity=Severity.WARNING if sure else Severity.INFO,
+            )
+
+        for call in trained_whatever_it_is_told(module):
+            yield self.finding(
+                module.location(call),
+                "This sets train mode also where the function is told not to train, so the evaluation it does then runs with dropout, and moves BatchNorm's statistics."
+                " Call train() or eval() according to the argument",
+                severity=Severity.WARNING,
+                presuming="the model has dropout or BatchNorm",
             )
 
         for answer, other in left_in_train_mode(module):
@@ -360,9 +389,14 @@ def _trained(trace: Trace) -> set[str | None]:
 def _in_evaluation(forward: Forward) -> bool:
     """In a function that is called after what it does, and that no backward uses."""
     name = forward.at.function.rpartition(".")[2]
-    if _EVALUATES.search(name) is None or _ON_PURPOSE.search(forward.at.function):
+    reports = _REPORTS.search(name) is not None and _FOR_TRAINING.search(name) is None
+    if not (reports or _says_that_it_evaluates(forward)) or _ON_PURPOSE.search(forward.at.function):
         return False
     return forward.used is not True and (forward.grad is False or forward.used is False)
+
+
+def _says_that_it_evaluates(forward: Forward) -> bool:
+    return _EVALUATES.search(forward.at.function.rpartition(".")[2]) is not None
 
 
 def _in_train_mode(trace: Trace, forward: Forward, mode: Mode | None) -> bool:

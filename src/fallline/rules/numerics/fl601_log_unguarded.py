@@ -13,6 +13,7 @@ from fallline.flow.gradients import takes_no_gradient
 from fallline.flow.losses import in_loss, unguarded
 from fallline.flow.makers import Made, made_by
 from fallline.flow.places import in_training
+from fallline.flow.reached import computes_in_half, seen_to_train
 from fallline.flow.softmax import log_of
 from fallline.flow.values import values_of
 from fallline.rule import Rule
@@ -75,6 +76,19 @@ Take the logarithm where it is stable.
     wrong = (
         """\
 import torch
+import torch.nn as nn
+
+model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters())
+for step in range(3):
+    rate = model(torch.randn(64, 4))
+    loss = (rate - torch.log(rate + 1e-8)).mean()  # FL601
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        """\
+import torch
 from torch import nn
 
 model = nn.Linear(8, 1)
@@ -90,19 +104,6 @@ loss = likelihood_loss(model(inputs))
 optimizer.zero_grad()
 loss.backward()
 optimizer.step()
-""",
-        """\
-import torch
-import torch.nn as nn
-
-model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 1))
-optimizer = torch.optim.Adam(model.parameters())
-for step in range(3):
-    rate = model(torch.randn(64, 4))
-    loss = (rate - torch.log(rate + 1e-8)).mean()  # FL601
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
 """,
         """\
 import torch
@@ -267,10 +268,20 @@ PairLoss()(torch.rand(4, requires_grad=True), torch.rand(4)).backward()
             sure = (not found.guessed and found.source != "exp" and not _is_mean(module, of)) or (
                 _paired(module, of) and not _clamped_before(module, of)
             )
+            # in float32 a sigmoid is 0 from -104 on, but 1 minus it from 17 on
+            met = (
+                found is DEAD_BRANCH
+                or found.low < 0
+                or _complement(module, of) is not None
+                or _paired(module, of)
+                or computes_in_half(module)
+            )
             yield self.finding(
                 module.location(call),
                 _message(of, found),
-                severity=None if sure and in_loss(module, call) else Severity.INFO,
+                severity=None
+                if sure and met and in_loss(module, call) and seen_to_train(module, call, of)
+                else Severity.INFO,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

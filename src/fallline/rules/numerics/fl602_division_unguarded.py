@@ -13,6 +13,7 @@ from fallline.flow.calls import last_name, operand, operations, receiver, same
 from fallline.flow.losses import guarded, in_loss, unguarded
 from fallline.flow.places import in_training
 from fallline.flow.ranges import range_of
+from fallline.flow.reached import seen_to_train
 from fallline.flow.selections import means_of_selected
 from fallline.flow.values import values_of
 from fallline.rule import Rule
@@ -264,7 +265,7 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for division, below, found in _reported(module):
             a_loss = in_loss(module, division)
-            sure = a_loss and _likely(below, found)
+            sure = a_loss and _likely(below, found) and seen_to_train(module, division, division)
             yield self.finding(
                 module.location(division),
                 _message(below, found, "The loss" if a_loss else "What is computed here"),
@@ -276,7 +277,9 @@ Contrast()(torch.randn(4, 2, requires_grad=True), torch.randn(4, 2)).backward()
             yield self.finding(
                 module.location(mean),
                 f"The loss is a mean over what `{text}` selects, which is NaN when it selects nothing. Sum instead, and divide by a count of at least 1",
-                severity=Severity.WARNING if _PREDICTED.search(text) else Severity.INFO,
+                severity=Severity.WARNING
+                if _PREDICTED.search(text) and seen_to_train(module, mean, mean)
+                else Severity.INFO,
             )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
@@ -310,10 +313,12 @@ def _reported(module: Module) -> Iterator[tuple[ast.expr, ast.expr, Range]]:
 def _counts_the_largest(module: Module, below: ast.expr) -> bool:
     """A count of the entries of a row that equal its largest one: there is always one."""
     counted = receiver(module, below) if isinstance(below, ast.Call) else None
-    of = values_of(module).origin(counted) if counted is not None else None
-    while isinstance(of, ast.Call) and last_name(of) in {"float", "int", "long", "to"}:
-        inner = receiver(module, of)
-        of = values_of(module).origin(inner) if inner is not None else None
+
+    def cast(made: ast.expr) -> ast.expr | None:
+        is_cast = isinstance(made, ast.Call) and last_name(made) in {"float", "int", "long", "to"}
+        return receiver(module, made) if is_cast and isinstance(made, ast.Call) else None
+
+    of = values_of(module).through(counted, cast) if counted is not None else None
     for side in below_of(of, ast.Compare) if isinstance(of, ast.expr) else ():
         match side:
             case ast.Compare(ops=[ast.Eq()], comparators=[other]):
@@ -346,7 +351,7 @@ def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> R
     ):
         return Range(0.0, math.inf, f"`{below.id}`, which is bounded elsewhere in this function")
     if _own_sum(module, division, below) and not guarded(module, below):
-        return Range(0.0, math.inf, "sum")
+        return Range(0.0, math.inf, last_name(values_of(module).origin(below)))
     up = module.parent(division)
     made = values_of(module).origin(below)
     padded = isinstance(made, ast.BinOp) and isinstance(made.op, ast.Add)  # h + eps
@@ -358,9 +363,9 @@ def _by_other_evidence(module: Module, division: ast.expr, below: ast.expr) -> R
 
 
 def _own_sum(module: Module, division: ast.expr, below: ast.expr) -> bool:
-    """`power / power.sum()`: shares of squares or of what relu lets through, which are all 0 for silence."""
+    """`power / power.sum()`, `error / error.mean()`: squares or what relu lets through, which are all 0 for silence."""
     made = values_of(module).origin(below)
-    if not isinstance(made, ast.Call) or last_name(made) != "sum":
+    if not isinstance(made, ast.Call) or last_name(made) not in {"sum", "mean"}:
         return False
     of = receiver(module, made)
     if not isinstance(division, ast.BinOp) or of is None or not same(of, division.left):

@@ -14,6 +14,7 @@ from fallline.flow.losses import in_loss, unguarded
 from fallline.flow.modules import learns
 from fallline.flow.places import in_training
 from fallline.flow.ranges import range_of
+from fallline.flow.reached import seen_to_train
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
@@ -285,7 +286,9 @@ Diffusion()(torch.randn(2, 4), torch.tensor([0, 9])).sum().backward()
             yield self.finding(
                 module.location(root),
                 _message(found),
-                severity=Severity.INFO if unsure or not _seen_to_learn(module, root) else None,
+                severity=Severity.INFO
+                if unsure or not _seen_to_learn(module, root) or not seen_to_train(module, root, of)
+                else None,
             )
         yield from self._second_derivatives(module)
 

@@ -10,6 +10,7 @@ from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.calls import operations, receiver
 from fallline.flow.losses import in_loss
 from fallline.flow.makers import Made, own_similarity
+from fallline.flow.reached import computes_in_half, seen_to_train
 from fallline.flow.softmax import (
     log_of,
     logits_of,
@@ -31,7 +32,7 @@ _LESSON = re.compile(
 class HandWrittenCrossEntropy(Rule):
     code = "FL605"
     name = "hand-written-cross-entropy"
-    severity = Severity.WARNING
+    severity = Severity.INFO
     what = "A cross-entropy is written by hand: softmax, log, and a pick or a weighted sum over classes, in any order."
     why = """\
 A softmax can be exactly 0 in float32 (logits 104 apart, in float16 18), and then the log is -inf.
@@ -194,9 +195,14 @@ self_similarity_loss(torch.randn(4, 8, requires_grad=True)).backward()
                     "This cross-entropy is written by hand (softmax, log, then the entry of the target): where the softmax underflows, the loss is -inf, or flat if it is clamped, "
                     "and the sample gets no gradient. Pass the logits to F.cross_entropy or F.log_softmax",
                     # lectures write it by hand on purpose; with an epsilon it is finite, and flat only for the worst samples
-                    severity=Severity.INFO
-                    if _is_lesson(module) or softened(module, of) or _only_shown(module, call)
-                    else None,
+                    # in float32 it underflows only where two logits lie 104 apart
+                    severity=Severity.WARNING
+                    if computes_in_half(module)
+                    and seen_to_train(module, call, logits)
+                    and not (
+                        _is_lesson(module) or softened(module, of) or _only_shown(module, call)
+                    )
+                    else Severity.INFO,
                 )
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:

@@ -192,10 +192,8 @@ except ImportError:
                 module.location(at),
                 f"{how}, so the run looks healthy while the model is broken or learns nothing. "
                 f"Log the {what} and skip the update: `if not torch.isfinite(...)`",
-                # in a term, or where the loss is written, somebody has met it: which rows, which mask
-                severity=None
-                if what == "gradient" or _is_trained_on(module, at)
-                else Severity.INFO,
+                # in a term, or where the loss is written, somebody has met it: which rows, which mask; a guard of the gradients is chosen
+                severity=None if what == "loss" and _is_trained_on(module, at) else Severity.INFO,
             )
         for handler in _swallowing(module):
             yield self.finding(
@@ -265,7 +263,10 @@ def _swallowing(module: Module) -> Iterator[ast.ExceptHandler]:
 
 
 def _hidden_by_nan_to_num(module: Module, call: ast.Call) -> str | None:
-    what = _loss_or_gradient(receiver(module, call))
+    of = receiver(module, call)
+    what = _loss_or_gradient(of)
+    if what == "gradient" and not _of_weights(module, of):
+        return None
     match module.parent(call):
         case ast.Assign([target, *_]):
             return what or _loss_or_gradient(target)
@@ -322,6 +323,17 @@ def _selected(module: Module, value: ast.expr) -> bool:
                         isinstance(p, ast.Subscript) and _selected(module, p) for p in passed
                     )
     return False
+
+
+def _of_weights(module: Module, node: ast.expr | None) -> bool:
+    """Not the differences between neighbours of an image: `grads = self.edges(image)`, or what an argument of such a name is given."""
+    if not isinstance(node, ast.Name):
+        return True
+    made = values_of(module).definition(node)
+    if made is None or isinstance(made, ast.arg):
+        return True
+    text = module.segment(made)
+    return not isinstance(made, ast.Call) or ".grad" in text or "autograd" in text
 
 
 def _is_hook(module: Module, function: ast.Lambda) -> bool:

@@ -11,7 +11,7 @@ from fallline.flow.calls import last_name, operand
 from fallline.flow.competing import over_one_value, over_the_samples
 from fallline.flow.losses import loss_calls
 from fallline.flow.makers import Made, made_by
-from fallline.flow.mixing import weighted_sums
+from fallline.flow.mixing import fewest_dimensions, is_product, weighted_sums
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Editor, Module
@@ -126,6 +126,14 @@ print(torch.softmax(state, dim=0).argmax())
                 "Write the dimension of the classes: `dim=-1`",
             )
 
+        for call in _summed_over_the_last(module):
+            yield self.finding(
+                module.location(call),
+                "This softmax names no dimension and its result is summed over the last one. With two dimensions PyTorch takes the last, with three the "
+                "first and with more the second: the same code is wrong for a longer shape. Write `dim=-1`",
+                severity=Severity.INFO,
+            )
+
         for call in over_one_value(module):
             yield self.finding(
                 module.location(call),
@@ -167,6 +175,21 @@ def _over_the_batch(module: Module) -> Iterator[ast.Call]:
             yield call
 
 
+def _summed_over_the_last(module: Module) -> Iterator[ast.Call]:
+    """`(targets * F.log_softmax(logits)).sum(dim=-1)`, of logits that may have more than two dimensions."""
+    for call in module.calls(*_IMPLICIT):
+        if len(call.args) != 1 or call.keywords:
+            continue
+        here: ast.AST | None = module.parent(call)
+        while isinstance(here, ast.BinOp | ast.UnaryOp):
+            here = module.parent(here)
+        if isinstance(here, ast.Attribute):  # `(...).sum(-1)`
+            here = module.parent(here)
+        if isinstance(here, ast.Call) and last_name(here) == "sum":
+            if module.number(operand(module, here, "dim")) == -1:
+                yield call
+
+
 def _has_three(module: Module, use: ast.AST) -> bool:
     """`x[:, :, i]`, `torch.bmm(x, y)`."""
     match module.parent(use):
@@ -197,6 +220,13 @@ def _contradicted(module: Module) -> Iterator[tuple[Made, int]]:
             place = int(over) + (dims or 0) * (over < 0)
             if place != summed:
                 yield Made("softmax", call, module), summed if summed + 1 != dims else -1
+        elif (
+            over is not None
+            and dims is None
+            and over + 1 < fewest_dimensions(module, call)
+            and is_product(module, call)
+        ):
+            yield Made("softmax", call, module), -1
 
 
 def _softmax(module: Module, node: ast.expr | None) -> Made | None:

@@ -10,6 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name, names_in, receiver
 from fallline.flow.hints import GUARD
 from fallline.flow.masks import infinity_in, names_infinity
+from fallline.flow.reached import seen_to_train
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
@@ -75,7 +76,9 @@ class NanTimesMask(Rule):
                         module.location(node),
                         f"`{module.segment(bad)[:60]}` is infinite or NaN where this mask is 0, and 0 × NaN is NaN, not 0. "
                         "Choose the input first: `torch.where(mask, x, 1.0)`, then compute and mask",
-                        severity=Severity.WARNING,
+                        severity=Severity.WARNING
+                        if seen_to_train(module, node, bad)
+                        else Severity.INFO,
                     )
                 else:
                     yield self.finding(

@@ -30,7 +30,7 @@ class MaskOverflows(Rule):
 Softmax over a row that is `-inf` everywhere is NaN, and its gradient reaches every weight.
 
 - `mask * -inf` is NaN wherever the mask is 0, because 0 × ∞ is NaN.
-- Two masks of `torch.finfo(dtype).min` that are added overflow to `-inf`: a row that both mask everywhere is NaN.
+- Two masks of `torch.finfo(dtype).min` that are added overflow to `-inf`: a row that both mask everywhere is NaN. A causal mask is never one of the two: it leaves each position itself.
 - A mask over both rows and columns of the attention leaves rows of padding with nothing to attend to.
 - `log_softmax` of `-inf` is `-inf`, and CTC's gradient there is NaN."""
     instead = (
@@ -61,11 +61,17 @@ Softmax over a row that is `-inf` everywhere is NaN, and its gradient reaches ev
 
     def _added_twice(self, module: Module) -> Iterator[Finding]:
         for node in module.all(ast.BinOp) if "finfo" in module.source.text else ():
-            if isinstance(node.op, ast.Add) and _is_lowest(module, node.left) and _is_lowest(module, node.right):  # fmt: skip
+            both = (node.left, node.right)
+            if (
+                isinstance(node.op, ast.Add)
+                and all(_is_lowest(module, side) for side in both)
+                and not any(_leaves_itself(module, side) for side in both)
+            ):
                 yield self.finding(
                     module.location(node),
-                    "Both masks hold the smallest number of their type, and where both apply, their sum is -inf: a row that is masked everywhere becomes NaN. "
+                    "Both masks hold the smallest number of their type, and where both apply, their sum is -inf: a row that both mask everywhere becomes NaN. "
                     "Combine the boolean masks first, and fill once",
+                    severity=Severity.INFO,
                 )
 
     def _before_ctc(self, module: Module) -> Iterator[Finding]:
@@ -120,11 +126,11 @@ print(torch.softmax(scores, dim=-1))
 import torch
 
 
-def attention_mask(padding, size, dtype):
+def attention_mask(padding, other_documents, dtype):
     lowest = torch.finfo(dtype).min
-    causal = torch.triu(torch.full((size, size), lowest, dtype=dtype), diagonal=1)
+    between = torch.zeros(other_documents.shape, dtype=dtype).masked_fill(other_documents, lowest)
     expanded = torch.zeros(padding.shape, dtype=dtype).masked_fill(padding, torch.finfo(dtype).min)
-    return causal + expanded  # FL611
+    return between + expanded  # FL611
 """,
         """\
 import torch
@@ -163,6 +169,17 @@ causal = torch.triu(torch.ones(4, 4) * float("-inf"), diagonal=1)
 scores = scores.masked_fill(~keep, float("-inf")) + causal
 bias = torch.zeros(4, 4).masked_fill(torch.ones(4, 4).bool().triu(1), torch.finfo(torch.float32).min)
 print(torch.softmax(scores + bias, dim=-1), [float("inf")] * 3, 2 * float("inf"))
+""",
+        """\
+import torch
+
+
+def attention_mask(padding, size, dtype):
+    lowest = torch.finfo(dtype).min
+    causal = torch.full((size, size), lowest, dtype=dtype)
+    causal = torch.triu(causal, 1)  # each position sees itself: no row is masked everywhere
+    expanded = torch.zeros(padding.shape, dtype=dtype).masked_fill(padding, lowest)
+    return causal[None, None, :, :] + expanded
 """,
     )
 
@@ -213,6 +230,22 @@ def _is_lowest(module: Module, node: ast.expr, depth: int = 0) -> bool:
             return _is_smallest(module, left) or _is_smallest(module, right)
         case ast.Subscript(value):
             return _is_lowest(module, value, depth + 1)
+    return False
+
+
+def _leaves_itself(module: Module, node: ast.expr, depth: int = 0) -> bool:
+    """A causal mask, `triu(..., 1)`: in each row one place is not masked, so no sum masks the whole row twice."""
+    if depth > 4:
+        return False
+    match values_of(module).origin(node):
+        case ast.Call() as call if last_name(call) in {"triu", "triu_"}:
+            first = operand(module, call, "diagonal")
+            return first is not None and (module.number(first) or 0) > 0
+        case ast.Call() as call:
+            of = receiver(module, call)
+            return of is not None and _leaves_itself(module, of, depth + 1)
+        case ast.Subscript(value):
+            return _leaves_itself(module, value, depth + 1)
     return False
 
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
 from fallline.flow.losses import differentiated, in_loss, loss_calls
 from fallline.flow.makers import Made, made_by
+from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
@@ -31,6 +33,7 @@ _WANTED_BY = {
     "cross_entropy": ("logits", "Leave out the activation"),
     "binary_cross_entropy_with_logits": ("logits", "Leave out the activation"),
     "nll_loss": ("log-probabilities", "Use cross_entropy with the logits"),
+    "kl_div": ("log-probabilities", "Apply log_softmax first"),
     "binary_cross_entropy": ("probabilities", "Use binary_cross_entropy_with_logits"),
 }
 
@@ -197,11 +200,13 @@ distil(torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)).backward()
                     and not _picks(module, call)
                     and differentiated(module, call)
                 ):
+                    severity = (
+                        Severity.WARNING if losses is _LOGITS else None
+                    )  # a cut logit may come back with luck
                     yield self.finding(
                         module.location(call),
                         f"{loss} expects {expected} but gets {_named(made.op)}, so the loss falls without the predictions getting better. {instead}",
-                        # a cut logit may come back with luck
-                        severity=Severity.WARNING if losses is _LOGITS else None,
+                        severity=Severity.INFO if _is_affinity(module, call, given) else severity,
                         loss=loss,
                         given=made.op,
                     )
@@ -218,6 +223,19 @@ def _picks(module: Module, call: ast.Call) -> bool:
     reduction = module.argument(call, None, "reduction")
     return (
         reduction is not None and module.constant(reduction) == "none" and not in_loss(module, call)
+    )
+
+
+def _is_affinity(module: Module, call: ast.Call, given: ast.expr | None) -> bool:
+    """One prediction against several stored ones, `F.kl_div(p.unsqueeze(1).expand(-1, k, -1), stored, reduction="none")`: minus their dot product, which is meant."""
+    reduction = module.argument(call, None, "reduction")
+    spread = values_of(module).origin(given) if given is not None else None
+    return (
+        last_name(call) == "kl_div"
+        and reduction is not None
+        and module.constant(reduction) == "none"
+        and isinstance(spread, ast.Call)
+        and last_name(spread) in {"expand", "expand_as", "repeat"}
     )
 
 

@@ -11,7 +11,7 @@ from fallline.flow.calls import names_in
 from fallline.flow.modules import is_module, looks_like_model
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, is_name
 
 _CLOCKS = frozenset(
     {
@@ -25,6 +25,7 @@ _CLOCKS = frozenset(
 )
 _MOVES = re.compile(r"""\.cuda\(|["']cuda(:\d+)?["']|\.to\([^)]*device|device\s*=""")
 _USES_CUDA = re.compile(r"""\.cuda\(|["']cuda(:\d+)?["']""")
+_COMMENT = re.compile(r"#.*")
 # Anything that makes the host wait, or may do so inside: then the clock is honest, or we cannot know.
 _WAITS = frozenset(
     {
@@ -190,8 +191,10 @@ def epoch(train, evaluate, model):
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         readings = sorted(module.calls(*_CLOCKS), key=lambda c: (c.lineno, c.col_offset))
-        if len(readings) < 2 or _USES_CUDA.search(module.source.text) is None:
+        if len(readings) < 2 or _USES_CUDA.search(_COMMENT.sub("", module.source.text)) is None:
             return
+        if ".elapsed_time(" in module.source.text:
+            return  # the device is timed by its own clock: this one is for the host
         for start in readings:
             first = module.statement(start)
             match first:
@@ -205,17 +208,19 @@ def epoch(train, evaluate, model):
                             "Call torch.cuda.synchronize() first.",
                             severity=None
                             if _on_device(module, block, timed)
-                            and _is_the_point(module, end)
+                            and _is_the_point(module, end, timed)
                             and not _loaded_whole(module, timed)
                             else Severity.INFO,
                         )
 
 
-def _is_the_point(module: Module, end: ast.Call) -> bool:
-    """Somebody wants this number: a benchmark, or a script that does not train. A training loop only logs it."""
+def _is_the_point(module: Module, end: ast.Call, timed: list[ast.stmt]) -> bool:
+    """Somebody wants this number: the file or the function is called for it, or the same thing is done again and again. Everything else only logs it."""
     function = module.function(end)
-    named = f"{module.path} {getattr(function, 'name', '')}"
-    return _MEASURES.search(named) is not None or ".backward(" not in module.source.text
+    if _MEASURES.search(f"{module.path} {getattr(function, 'name', '')}"):
+        return True
+    again = any(isinstance(s, ast.For) and is_name(s.target, "_") for s in timed)
+    return again and ".backward(" not in module.source.text
 
 
 def _loaded_whole(module: Module, timed: list[ast.stmt]) -> bool:

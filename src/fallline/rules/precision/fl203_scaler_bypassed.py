@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fallline.events import Backward, Scale, ScalerUpdate, Step, Trace, scales
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.scalers import stepped_past
 from fallline.rule import Rule
 from fallline.rules.precision._specimen import AMP
 from fallline.syntax import Editor, Module
@@ -45,6 +46,16 @@ scaler.update()
                     scale = state.get(event.optimizer, Scale.UNKNOWN)
                     if scale in {Scale.SCALED, Scale.UNSCALED}:
                         yield self._bypassed(trace, event, scale, backward)
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """Where no loop is in view: `optimizer.step()` right before `scaler.update()`, in a class or file that scales."""
+        for step, scaler in stepped_past(module):
+            yield self.finding(
+                module.location(step),
+                f"optimizer.step() bypasses `{scaler}`, which is updated right after it and scales the loss: gradients that overflowed are stepped, and scaled ones "
+                f"are too large. Use {scaler}.step(optimizer).",
+                severity=Severity.WARNING,
+            )
 
     def _bypassed(self, trace: Trace, step: Step, scale: Scale, backward: Backward) -> Finding:
         update = trace.after(step).until(Backward).of(ScalerUpdate).first

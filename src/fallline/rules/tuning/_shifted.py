@@ -163,6 +163,19 @@ def _given_to_model(module: Module, name: str) -> bool:
 _LOSS_THAT_SHIFTS = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
 
 
+def _loss_shifts(module: Module, cls: ast.ClassDef) -> bool:
+    """What `self.loss_function` is of a model of transformers: the one its `self.loss_type` names, else the one for its class."""
+    for statement in below(cls, ast.Assign):
+        match statement:
+            case ast.Assign([ast.Attribute(ast.Name("self"), "loss_type")], named):
+                kind = module.value(named)
+                said = kind.value if isinstance(kind, ast.Constant) else None
+                return isinstance(said, str) and _LOSS_THAT_SHIFTS.search(said) is not None
+            case ast.Assign([ast.Attribute(ast.Name("self"), "loss_function")]):
+                return False  # its own
+    return _LOSS_THAT_SHIFTS.search(cls.name) is not None
+
+
 def shifted_for_a_loss_that_shifts(module: Module) -> Iterator[ast.expr]:
     """`self.loss_function(logits, labels[:, 1:])` in a model of transformers, whose loss function for such classes shifts the labels.
 
@@ -170,7 +183,7 @@ def shifted_for_a_loss_that_shifts(module: Module) -> Iterator[ast.expr]:
     """
     for call in module.method_calls("loss_function"):
         cls, function = module.class_(call), module.function(call)
-        if cls is None or function is None or not _LOSS_THAT_SHIFTS.search(cls.name):
+        if cls is None or function is None or not _loss_shifts(module, cls):
             continue
         if module.argument(call, None, "shift_labels") is not None:
             continue

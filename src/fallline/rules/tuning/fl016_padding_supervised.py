@@ -177,7 +177,7 @@ for inputs, targets, mask in torch.utils.data.DataLoader(data, batch_size=8):
             )
         return (
             f"{entry['supervised']:,} padding positions count in the loss, {entry['share']:.0%} of all labels: the model learns to write padding. "
-            "Set the labels to -100 where the attention mask is 0"
+            "Give the loss the padding token as `ignore_index`, or set the labels of padding to -100"
         )
 
 
@@ -254,6 +254,13 @@ def _masked_product(module: Module, call: ast.Call) -> bool:
     return False
 
 
+def _reshaped(made: ast.expr) -> ast.expr | None:
+    match made:
+        case ast.Call(ast.Attribute(of, "view" | "reshape" | "view_as")):
+            return of
+    return None
+
+
 def _of_ignored(module: Module, call: ast.Call) -> bool:
     """`F.cross_entropy(x, y, ignore_index=-1, reduction="none").mean()`, also of pieces that are put together again."""
     of = call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -262,9 +269,8 @@ def _of_ignored(module: Module, call: ast.Call) -> bool:
         made = values_of(module).origin(made.args[0])
         if isinstance(made, ast.ListComp):
             made = made.elt
-    while isinstance(made, ast.Call) and last_name(made) in {"view", "reshape", "view_as"}:
-        inner = made.func.value if isinstance(made.func, ast.Attribute) else None
-        made = values_of(module).origin(inner) if inner is not None else None
+    if isinstance(made, ast.expr):
+        made = values_of(module).through(made, _reshaped)
     if not isinstance(made, ast.Call) or last_name(made) not in {"cross_entropy", "nll_loss"}:
         return False
     ignored = module.argument(made, None, "ignore_index")

@@ -75,6 +75,10 @@ tokenizer.save_pretrained("tokenizer")
             or not _trains_pretrained(module)
         ):
             return
+        named = any(
+            isinstance(module.argument(call, 0, "pretrained_model_name_or_path"), ast.Constant)
+            for call in module.method_calls("from_pretrained")
+        )
         for call in module.method_calls("add_tokens", "add_special_tokens"):
             match call.func:
                 case ast.Attribute(ast.Name(name)) if "tok" in name.lower() and not _known_token(
@@ -84,6 +88,7 @@ tokenizer.save_pretrained("tokenizer")
                         module.location(call),
                         "Tokens are added, but the model is never resized: their ids are beyond the embedding, and the first of them in a batch ends the run. "
                         "Call `model.resize_token_embeddings(len(tokenizer))`",
+                        presuming=None if named else "the embedding has no rows for them yet",
                     )
 
     def says(self, entry: dict[str, Any]) -> str:

@@ -80,7 +80,7 @@ trainer.train()
             train, kept = (
                 module.argument(call, None, n) for n in ("train_dataset", "eval_dataset")
             )
-            if train is None or kept is None:
+            if train is None or kept is None or isinstance(kept, ast.Constant):
                 continue
             whole, part = module.segment(train), module.segment(kept)
             if part == whole or _is_part(kept, whole):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from dataclasses import dataclass
 
@@ -64,7 +63,9 @@ def refused_keyword(text: str) -> Refused | None:
         asked = name if function in ("__init__", name) else f"{name}.{function}"
         if asked not in taken:
             continue
-        near = difflib.get_close_matches(keyword, taken[asked], 3, 0.6)
+        from difflib import get_close_matches  # only for a keyword that was refused
+
+        near = get_close_matches(keyword, taken[asked], 3, 0.6)
         also = [
             path
             for path, arguments in taken.items()

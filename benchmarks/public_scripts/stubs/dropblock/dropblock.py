@@ -1,0 +1,3 @@
+"""Only imported."""
+
+DropBlock2D = None

@@ -1,0 +1,7 @@
+def compose(transforms):
+    def run(value):
+        for transform in transforms:
+            value = transform(value)
+        return value
+
+    return run

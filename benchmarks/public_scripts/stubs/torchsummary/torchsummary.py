@@ -1,0 +1,5 @@
+"""Prints nothing."""
+
+
+def summary(model, *args, **kwargs):
+    pass
