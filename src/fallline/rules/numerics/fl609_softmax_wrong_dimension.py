@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Edit, Finding, Fix, Severity
-from fallline.flow.calls import last_name, operand
+from fallline.flow.calls import last_name, of_self, operand, receiver
 from fallline.flow.competing import over_one_value, over_the_samples
 from fallline.flow.losses import loss_calls
 from fallline.flow.makers import Made, made_by
@@ -210,6 +210,10 @@ def _contradicted(module: Module) -> Iterator[tuple[Made, int]]:
         made = _softmax(module, node)
         if made is not None and (module.number(_dim(module, made.call)) or 0) > 0:
             yield made, -1
+    for rows in _read_row_by_row(module):
+        made = _softmax(module, rows)
+        if made is not None and module.number(_dim(module, made.call)) == 0:
+            yield made, -1
     for call, dims, summed in weighted_sums(module):
         over = (
             _gumbel_dim(module, call)
@@ -244,6 +248,38 @@ def _read_by_class(module: Module) -> Iterator[ast.expr | None]:
                 yield value
 
 
+def _read_row_by_row(module: Module) -> Iterator[ast.expr]:
+    """`probs` of `for p in probs: p.max(0)`: each row is asked for its largest entry, so the classes come last."""
+    for call in module.method_calls("argmax", "max", "topk"):
+        of = receiver(module, call)
+        dim = operand(module, call, "dim", place=int(last_name(call) == "topk"))
+        if not isinstance(of, ast.Name) or (dim is not None and module.number(dim) not in (0, -1)):
+            continue
+        match module.bindings(of.id, module.scope(of)):
+            case [target]:
+                rows = _iterated(module, target)
+                if rows is not None:
+                    yield rows
+
+
+def _iterated(module: Module, target: ast.AST) -> ast.expr | None:
+    """What a loop goes through, for the name that it binds: itself, or its place in a `zip` or behind an `enumerate`."""
+    place, up = None, module.parent(target)
+    if isinstance(up, ast.Tuple):
+        place, up = [e is target for e in up.elts].index(True), module.parent(up)
+    match up:
+        case ast.For(iter=rows) | ast.comprehension(iter=rows):
+            pass
+        case _:
+            return None
+    match rows, place:
+        case ast.Call(ast.Name("zip"), args), int() if place < len(args):
+            return args[place]
+        case ast.Call(ast.Name("enumerate"), [inner, *_]), 1:
+            return inner
+    return rows if place is None else None
+
+
 def _parted_at_the_end(module: Module) -> Iterator[ast.expr]:
     """`weights` of `weights[..., 0:1] * a + weights[..., 1:] * b`: the last dimension holds what is mixed, and there are more before it."""
     for node in module.all(ast.Subscript):
@@ -269,7 +305,7 @@ def _gumbel_dim(module: Module, call: ast.Call) -> float | None:
 
 def _dim(module: Module, call: ast.Call) -> ast.expr | None:
     """The dimension of a softmax: a function's or method's argument, or that of the layer that is called."""
-    if last_name(call) in _SOFTMAX:
+    if last_name(call) in _SOFTMAX and of_self(call.func) is None:
         return operand(module, call, "dim")
     made = values_of(module).constructed(call.func)
     return module.argument(made, 0, "dim") if made is not None else None
