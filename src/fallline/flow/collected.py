@@ -1,4 +1,4 @@
-"""Which items a list holds that is filled line by line: `layers = [a]`, `layers.append(b)`, `layers += [c]`."""
+"""Which items a list holds that is filled line by line (`layers = [a]`, `layers.append(b)`), and what a loop goes through."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ast
 from fallline.syntax import Module
 from fallline.syntax.nodes import is_name
 
-__all__ = ["listed"]
+__all__ = ["iterated", "listed"]
 
 _DEEPEST = 6
 
@@ -70,3 +70,21 @@ def _sure(module: Module, node: ast.AST, items: list[ast.expr | None]) -> list[a
             case ast.If() | ast.Try() | ast.Match() | ast.IfExp():
                 return [None]
     return items
+
+
+def iterated(module: Module, target: ast.AST) -> ast.expr | None:
+    """What a loop goes through, for the name that it binds: itself, or its place in a `zip` or behind an `enumerate`."""
+    place, up = None, module.parent(target)
+    if isinstance(up, ast.Tuple):
+        place, up = [e is target for e in up.elts].index(True), module.parent(up)
+    match up:
+        case ast.For(iter=rows) | ast.comprehension(iter=rows):
+            pass
+        case _:
+            return None
+    match rows, place:
+        case ast.Call(ast.Name("zip"), args), int() if place < len(args):
+            return args[place]
+        case ast.Call(ast.Name("enumerate"), [inner, *_]), 1:
+            return inner
+    return rows if place is None else None

@@ -385,6 +385,9 @@ class _Ranges:
 
     def _model(self, node: ast.Call) -> Range | None:
         """What a model returns: by its last layer where that is seen, else zero at least."""
+        inner = self.values.result(node)
+        if inner is not None:
+            return self.of(inner)
         made = output_of(self.module, node.func, node)
         if made is not None:
             return Range(*OPERATIONS[made.op], made.op) if made.op in OPERATIONS else None

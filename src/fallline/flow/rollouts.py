@@ -18,8 +18,11 @@ _DEEPEST = 16
 
 
 def collected_without_graph(module: Module, name: ast.expr) -> bool:
-    """An argument of this function that every caller takes out of a function which computed it under no_grad."""
+    """`torch.stack(logps)` of what was appended under no_grad; or an argument of this function that every caller takes out of a function which computed it so."""
     function = module.function(name)
+    joined = _joined(module, name)
+    if joined is not None:
+        return _without_graph(module, joined, _DEEPEST)
     if not isinstance(name, ast.Name) or function is None:
         return False
     match module.bindings(name.id, function):
@@ -27,6 +30,21 @@ def collected_without_graph(module: Module, name: ast.expr) -> bool:
             passed = values_of(module).passed(given)
             return bool(passed) and all(_from_rollout(module, value) for value in passed)
     return False
+
+
+def _joined(module: Module, node: ast.expr) -> ast.expr | None:
+    """`logps` of `torch.stack(logps).requires_grad_()`, a list that this scope fills."""
+
+    def inside(made: ast.expr) -> ast.expr | None:
+        match made:
+            case ast.Call(ast.Attribute(inner, method)) if method in _HANDS_ON | {"requires_grad_"}:
+                return inner
+        return None
+
+    match values_of(module).through(node, inside):
+        case ast.Call(args=[ast.Name() as kept, *_]) as made:
+            return kept if module.resolve(made.func) in _JOINS else None
+    return None
 
 
 def _from_rollout(module: Module, value: ast.expr) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -140,8 +142,23 @@ def _loops(module: Module, node: ast.AST) -> Iterator[ast.For | ast.While]:
 
 
 def _in_training_loop(module: Module, call: ast.Call) -> bool:
+    """In a loop that trains; or in a helper that such a loop calls, or a method that makes one update."""
     steps = {id(c) for c in module.method_calls("backward", "step")}
-    return any(id(n) in steps for loop in _loops(module, call) for n in ast.walk(loop))
+
+    def trains(node: ast.AST) -> bool:
+        return any(id(n) in steps for n in ast.walk(node))
+
+    if any(trains(loop) for loop in _loops(module, call)):
+        return True
+    helper = module.function(call)
+    if not isinstance(helper, ast.FunctionDef) or trains(helper):
+        return False
+    for use in values_of(module).calls_of(helper):
+        caller = module.function(use)
+        inside = module.class_(use) is not None and isinstance(caller, ast.FunctionDef) and trains(caller)
+        if inside or any(trains(loop) for loop in _loops(module, use)):
+            return True
+    return False
 
 
 def _varies(module: Module, call: ast.Call, path: ast.expr) -> bool:
@@ -176,4 +193,9 @@ def _is_path(module: Module, path: ast.expr) -> bool:
             return True
         case ast.Call(func):
             return module.resolve(func) in _JOINS
+        case ast.Attribute(ast.Name("self"), name):
+            return _NAMES_A_FILE.search(name) is not None
     return False
+
+
+_NAMES_A_FILE = re.compile(r"(^|_)(path|ckpt|checkpoint|file(name)?)$")

@@ -8,6 +8,7 @@ from typing import Any
 
 from fallline.finding import Edit, Finding, Fix, Severity
 from fallline.flow.calls import last_name, of_self, operand, receiver
+from fallline.flow.collected import iterated
 from fallline.flow.competing import over_one_value, over_the_samples
 from fallline.flow.losses import loss_calls
 from fallline.flow.makers import Made, made_by
@@ -257,27 +258,9 @@ def _read_row_by_row(module: Module) -> Iterator[ast.expr]:
             continue
         match module.bindings(of.id, module.scope(of)):
             case [target]:
-                rows = _iterated(module, target)
+                rows = iterated(module, target)
                 if rows is not None:
                     yield rows
-
-
-def _iterated(module: Module, target: ast.AST) -> ast.expr | None:
-    """What a loop goes through, for the name that it binds: itself, or its place in a `zip` or behind an `enumerate`."""
-    place, up = None, module.parent(target)
-    if isinstance(up, ast.Tuple):
-        place, up = [e is target for e in up.elts].index(True), module.parent(up)
-    match up:
-        case ast.For(iter=rows) | ast.comprehension(iter=rows):
-            pass
-        case _:
-            return None
-    match rows, place:
-        case ast.Call(ast.Name("zip"), args), int() if place < len(args):
-            return args[place]
-        case ast.Call(ast.Name("enumerate"), [inner, *_]), 1:
-            return inner
-    return rows if place is None else None
 
 
 def _parted_at_the_end(module: Module) -> Iterator[ast.expr]:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
+
+
+_LANGUAGE_MODEL = re.compile(
+    r"For(CausalLM|ConditionalGeneration|MaskedLM|Seq2SeqLM|\w*Classification|QuestionAnswering|MultipleChoice)$|LMHeadModel$"
+)
+# Tokens that the vocabulary keeps for such purposes.
+_RESERVED = re.compile(r"right_pad|reserved|extra_id|endoftext|end_of_text|eot_id|im_end|unused")
 
 
 class LabelOutsideVocabulary(Observed):
@@ -106,7 +114,7 @@ tokenizer.save_pretrained("tokenizer")
 def _trains_pretrained(module: Module) -> bool:
     """This file loads a language model of Transformers and trains it."""
     loads = any(
-        part.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+        _LANGUAGE_MODEL.search(part) is not None
         for call in module.method_calls("from_pretrained")
         for part in (module.resolve(call.func) or "").split(".")
     )
@@ -116,4 +124,9 @@ def _trains_pretrained(module: Module) -> bool:
 def _known_token(module: Module, call: ast.Call) -> bool:
     """Tokens that are there already: `{"pad_token": tokenizer.eos_token}`."""
     given = module.value(call.args[0]) if call.args else None
-    return isinstance(given, ast.Dict) and any(isinstance(v, ast.Attribute) for v in given.values)
+    if not isinstance(given, ast.Dict):
+        return False
+    return any(
+        isinstance(v, ast.Attribute) or _RESERVED.search(str(module.constant(v)))
+        for v in given.values
+    )

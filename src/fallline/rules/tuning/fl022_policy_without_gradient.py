@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import chained_on, last_name
+from fallline.flow.calls import chained_on, last_name, names_in
 from fallline.flow.rollouts import collected_without_graph
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
@@ -124,9 +124,10 @@ _WEIGHT = re.compile(r"(^|_)(adv\w*|returns?|rewards?|gae)($|_)", re.IGNORECASE)
 
 def _collected(module: Module, node: ast.expr) -> bool:
     """`logprobs`, handed to a loss by those who collected it with the batch. Not the old ones, which have no gradient on purpose."""
-    if not isinstance(node, ast.Name) or not _LOG_PROBABILITY.match(node.id):
+    named = next((n for n in names_in(node) if _LOG_PROBABILITY.match(n)), None)
+    if named is None or named.startswith(("old", "ref")):
         return False
-    return not node.id.startswith(("old", "ref")) and collected_without_graph(module, node)
+    return collected_without_graph(module, node)
 
 
 def _weight(node: ast.expr) -> bool:

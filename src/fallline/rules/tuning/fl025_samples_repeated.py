@@ -21,7 +21,7 @@ __all__ = ["SamplesRepeated"]
 _ITERABLE = ("torch.utils.data.IterableDataset", "torch.utils.data.dataset.IterableDataset")
 # What divides the samples, or draws different ones in every worker.
 _DIVIDES = re.compile(
-    r"worker|rank|shard|split_(by|data|files|among)|world_size|num_replicas|islice|rand|shuffle|sample|choice|seed|queue|socket|stream|env$|simulat",
+    r"worker|rank|shard(?!s$)|split_(by|data|files|among)|world_size|num_replicas|islice|rand|shuffle|sample|choice|seed|queue|socket|stream|env$|simulat",
     re.IGNORECASE,
 )
 
@@ -180,7 +180,9 @@ def _yields_all(module: Module, cls: ast.ClassDef) -> bool:
     """It defines `__iter__`, and nothing in it can differ from worker to worker."""
     if not any(isinstance(n, ast.FunctionDef) and n.name == "__iter__" for n in cls.body):
         return False
-    names = [last_name(n) for n in below(cls, ast.Name, ast.Attribute)]
+    # `for shard in self.shards` goes through all of them
+    names = [last_name(n) for n in below(cls, ast.Attribute)]
+    names += [n.id for n in below(cls, ast.Name) if n.id != "shard"]
     names += [a.arg for a in below(cls, ast.arg)]
     bases = {last_name(b) for b in cls.bases}
     return bases == {"IterableDataset"} and not any(_DIVIDES.search(name) for name in names)
