@@ -100,6 +100,10 @@ def _of_call(module: Module, call: ast.Call, depth: int, element: int | None = N
             if call.func.attr in SHAPE_OPS:
                 return made_by(module, call.func.value, depth + 1)
             return Made(call.func.attr, call, module) if name is None else None
+    if isinstance(call.func, ast.Name):
+        function = module.functions.get(call.func.id)
+        if isinstance(function, ast.FunctionDef):
+            return _of_function(module, function, depth, element)
     return output_of(module, call.func, call, depth, element)
 
 
@@ -154,10 +158,37 @@ def output_of(
     name = module.resolve(made.func)
     if name is not None and name.startswith("torch.nn."):
         return _of_layer(module, made, name.rpartition(".")[2], call, depth)
+    if name is not None and name.startswith("torchvision.models."):
+        return _of_zoo(module, made, callee, call, depth)
     cls = class_of(module, made.func, name)
     if cls is not None:
         return _of_forward(cls[0], cls[1], depth, element)
     return None
+
+
+_HEADS = frozenset({"fc", "classifier", "head", "heads"})
+_OF_CLASSES = re.compile(
+    r"torchvision\.models\.(\w+\.)?(?!\w*(rcnn|retinanet|ssd|fcos|fcn|deeplab|lraspp|raft|inception|googlenet))[a-z]\w*$"
+)
+
+
+def _of_zoo(
+    module: Module, made: ast.Call, callee: ast.expr, call: ast.Call, depth: int
+) -> Made | None:
+    """A classifier of torchvision ends in a linear layer, or in what `model.fc = ...` puts there."""
+    if not _OF_CLASSES.match(module.resolve(made.func) or ""):
+        return None
+    for statement in module.all(ast.Assign):
+        match statement:
+            case ast.Assign([ast.Attribute(of, name)], head) if name in _HEADS:
+                pass
+            case ast.Assign([ast.Subscript(ast.Attribute(of, name))], head) if name in _HEADS:
+                pass
+            case _:
+                continue
+        if values_of(module).constructed(of) is made:
+            return output_of(module, head, call, depth + 1)
+    return Made("linear", made, module)
 
 
 def _of_layer(
@@ -241,9 +272,7 @@ _ONLY_ONE = re.compile(r"(model|net|network)")
 _NOT_A_MODEL = re.compile(r"Loss|Criterion|Metric|Penalty|Mock|Dummy|Dataset")
 
 
-def presumed_class(
-    module: Module, callee: ast.expr
-) -> tuple[Module, ast.ClassDef] | None:
+def presumed_class(module: Module, callee: ast.expr) -> tuple[Module, ast.ClassDef] | None:
     """The model of this file that is called so, where nothing in view builds what is called: `critic` is a Critic, `model` the only one there is."""
     origin = values_of(module).built(callee)
     if not isinstance(origin, ast.Name | ast.Attribute) and origin is not callee:
@@ -261,9 +290,7 @@ def _models(module: Module) -> list[ast.ClassDef]:
     classes = [c for c in module.classes.values() if module.is_module_class(c)]
     parts = {last_name(call) for c in classes for call in below(c, ast.Call)}
     bases = {last_name(b) for c in classes for b in c.bases}
-    return [
-        c for c in classes if c.name not in parts | bases and not _NOT_A_MODEL.search(c.name)
-    ]
+    return [c for c in classes if c.name not in parts | bases and not _NOT_A_MODEL.search(c.name)]
 
 
 def _of_forward(module: Module, cls: ast.ClassDef, depth: int, element: int | None) -> Made | None:

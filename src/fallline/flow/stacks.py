@@ -71,6 +71,9 @@ def _layer(module: Module, call: ast.Call) -> Stack:
     name = module.resolve(call.func) or ""
     if name == "torch.nn.Sequential":
         return stack_of(module, *call.args)
+    built = values_of(module).result(call)
+    if isinstance(built, ast.List | ast.Tuple):
+        return stack_of(module, *built.elts)  # `layers += block(100, 100)`
     activation = _of_activation(name)
     if activation is not None:
         return activation
@@ -112,7 +115,7 @@ def _filled_list(module: Module, name: ast.Name) -> Stack:
     for target in bound:
         up = module.statement(target)
         value = up.value if isinstance(up, ast.AugAssign) else values_of(module).bound_to(target)
-        if not isinstance(value, ast.List | ast.ListComp):
+        if not isinstance(value, ast.List | ast.ListComp | ast.BinOp | ast.Call):
             return UNKNOWN
         total += _part(module, value) * (_loop_times(module, up, scope) or 0)
     for call in module.method_calls("append", "extend", "insert"):

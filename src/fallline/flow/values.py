@@ -15,7 +15,7 @@ from fallline.flow.calls import last_name, names_in, of_self, returned, same
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, methods_of
 
-__all__ = ["Values", "shares_values", "siblings_before", "values_of"]
+__all__ = ["Values", "default_of", "shares_values", "siblings_before", "values_of"]
 
 _FOLLOWED = 8  # names in a row; longer chains than this are loops in disguise
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -88,7 +88,7 @@ class Values:
     def field(self, use: ast.Attribute) -> ast.expr | None:
         """What `out.logits` is, of a record of this file that is built where `out` comes from."""
         match self._whole(use.value):
-            case ast.Call(ast.Name(name)) as made if (cls := self.module.classes.get(name)):
+            case ast.Call(ast.Name(name)) as made if cls := self.module.classes.get(name):
                 fields = [s.target.id for s in cls.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]  # fmt: skip
                 if use.attr in fields and not any(m.name == "__init__" for m in methods_of(cls)):
                     return self.module.argument(made, fields.index(use.attr), use.attr)
@@ -294,7 +294,7 @@ class Values:
         position = names.index(argument.arg) - method
         if position < 0:
             return []
-        default = _default(function, argument)
+        default = default_of(function, argument)
         found = []
         for call in self.calls_of(function):
             value = self.module.argument(call, position, argument.arg) or default
@@ -340,7 +340,7 @@ class Values:
         match call.func:
             case ast.Name(name):
                 function = self.module.functions.get(name)
-            case ast.Attribute(ast.Name("self"), name) if (cls := self.module.class_(call)):
+            case ast.Attribute(ast.Name("self"), name) if cls := self.module.class_(call):
                 function = next((m for m in methods_of(cls) if m.name == name), None)
         if not isinstance(function, ast.FunctionDef) or function.name == "forward":
             return None
@@ -404,7 +404,7 @@ class Values:
         )
 
 
-def _default(function: Def, argument: ast.arg) -> ast.expr | None:
+def default_of(function: Def, argument: ast.arg) -> ast.expr | None:
     """What an argument is where a call does not say."""
     given = [*function.args.posonlyargs, *function.args.args]
     place = given.index(argument) - len(given)

@@ -32,6 +32,7 @@ from fallline.reader.relevance import (
     called_under_no_grad,
     evaluates,
     only_frozen,
+    steps_in,
     trains,
 )
 from fallline.syntax import Module
@@ -187,7 +188,8 @@ def _repeatedly(
     once: bool = False,
 ) -> None:
     """Call a function as its unknown caller would: again, if it trains what it was given."""
-    if not trains(function.module, [node]) and not evaluates(function.module, [node]):
+    here = (function.module, [node])
+    if not trains(*here) and not evaluates(*here) and not steps_in(*here):
         # a helper that neither trains nor evaluates: its caller decides whether autograd records
         machine.around.recording = False
     machine.around.unsure = called_under_no_grad(function.module, node) or only_frozen(
@@ -214,11 +216,11 @@ def _repeatedly(
 def _lengths(node: Definition) -> set[str]:
     """Arguments that a loop goes up to, whatever they are called: `def train(self, loader, step=16)`, `for _ in range(step)`."""
     return {
-        argument.id
+        name.id
         for call in below(node, ast.Call)
         if isinstance(call.func, ast.Name) and call.func.id == "range"
         for argument in call.args
-        if isinstance(argument, ast.Name)
+        for name in below(argument, ast.Name)
     }
 
 

@@ -10,6 +10,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 _MOVES = (
     "os.replace",
@@ -126,7 +127,12 @@ def send(models, out):
         ):
             return
         for call, path in paths:
-            if path is not None and _in_training_loop(module, call) and _is_path(module, path):
+            if (
+                path is not None
+                and _in_training_loop(module, call)
+                and _is_path(module, path)
+                and not _numbered(module, path)
+            ):
                 yield self.finding(
                     module.location(call),
                     "The only checkpoint is overwritten in place, so a crash while writing loses both the old and the new one. Write to a temporary name and `os.replace` it.",
@@ -155,10 +161,25 @@ def _in_training_loop(module: Module, call: ast.Call) -> bool:
         return False
     for use in values_of(module).calls_of(helper):
         caller = module.function(use)
-        inside = module.class_(use) is not None and isinstance(caller, ast.FunctionDef) and trains(caller)
+        inside = (
+            module.class_(use) is not None
+            and isinstance(caller, ast.FunctionDef)
+            and trains(caller)
+        )
         if inside or any(trains(loop) for loop in _loops(module, use)):
             return True
     return False
+
+
+def _numbered(module: Module, path: ast.expr) -> bool:
+    """`f"epoch_{epoch}.pt"` of a helper that is told the epoch."""
+    parts = {n.id for node in (path, module.value(path)) for n in below(node, ast.Name)}
+    function = module.function(path)
+    given = {a.arg for a in below(function.args, ast.arg)} if function is not None else set()
+    return any(_NUMBER.search(name) for name in parts & given)
+
+
+_NUMBER = re.compile(r"(?i)epoch|step|iter|^(i|n|k|it)$|tag|name|suffix|num|idx|id$|best|version")
 
 
 def _varies(module: Module, call: ast.Call, path: ast.expr) -> bool:

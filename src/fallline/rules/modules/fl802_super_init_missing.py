@@ -252,7 +252,9 @@ def _registered_by_a_method(
             case ast.Expr(ast.Call(ast.Attribute(ast.Name("self"), name))):
                 method = next((m for m in methods_of(cls) if m.name == name), None)
                 if method is not None and statement.lineno < called.lineno:
-                    if _init_call(method) is None and (found := _first_registration(module, method)):
+                    if _init_call(method) is None and (
+                        found := _first_registration(module, method)
+                    ):
                         return found
     return None
 

@@ -12,7 +12,7 @@ from fallline.flow.collected import iterated
 from fallline.flow.competing import over_one_value, over_the_samples
 from fallline.flow.losses import loss_calls
 from fallline.flow.makers import Made, made_by
-from fallline.flow.mixing import fewest_dimensions, is_product, weighted_sums
+from fallline.flow.mixing import fewest_dimensions, is_product, summed_by_place, weighted_sums
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Editor, Module
@@ -215,6 +215,11 @@ def _contradicted(module: Module) -> Iterator[tuple[Made, int]]:
         made = _softmax(module, rows)
         if made is not None and module.number(_dim(module, made.call)) == 0:
             yield made, -1
+    yield from _of_one_comparison(module)
+    for call, summed in summed_by_place(module):
+        over = module.number(_dim(module, call))
+        if over is not None and 0 <= over != summed:
+            yield Made("softmax", call, module), summed
     for call, dims, summed in weighted_sums(module):
         over = (
             _gumbel_dim(module, call)
@@ -232,6 +237,26 @@ def _contradicted(module: Module) -> Iterator[tuple[Made, int]]:
             and is_product(module, call)
         ):
             yield Made("softmax", call, module), -1
+
+
+def _of_one_comparison(module: Module) -> Iterator[tuple[Made, int]]:
+    """Of two softmaxes that are compared, the one that runs over the samples."""
+    for pair in _compared(module):
+        first, second = (module.number(_dim(module, made.call)) for made in pair)
+        if first is None or second is None or first == second or min(first, second) < 0:
+            continue
+        if 0 in (first, second):
+            yield (pair[0], int(second)) if first == 0 else (pair[1], int(first))
+
+
+def _compared(module: Module) -> Iterator[tuple[Made, Made]]:
+    """The two softmaxes of `kl_div(student.log_softmax(0), teacher.softmax(1))`, which are over the same classes."""
+    for call, _ in loss_calls(module, "kl_div", "KLDivLoss"):
+        sides = [module.argument(call, i, name) for i, name in enumerate(("input", "target"))]
+        found = [_softmax(module, side) for side in sides]
+        match found:
+            case [Made() as one, Made() as other]:
+                yield one, other
 
 
 def _softmax(module: Module, node: ast.expr | None) -> Made | None:

@@ -85,7 +85,9 @@ def _copies_of_both(module: Module) -> Iterator[ast.Assign]:
         match node:
             case ast.Assign([ast.Name("labels")], ast.Call(ast.Name("list"), [copied])):
                 pass
-            case ast.Assign([ast.Name("labels")], ast.Call(ast.Attribute(copied, "copy" | "clone"), [])):
+            case ast.Assign(
+                [ast.Name("labels")], ast.Call(ast.Attribute(copied, "copy" | "clone"), [])
+            ):
                 pass
             case ast.Assign([ast.Name("labels")], ast.Subscript(copied, ast.Slice(None, None))):
                 pass
@@ -94,7 +96,9 @@ def _copies_of_both(module: Module) -> Iterator[ast.Assign]:
         made = values_of(module).through(
             copied, lambda n: n.value if isinstance(n, ast.Subscript) else None
         )
-        again = [b for b in module.bindings("labels", module.scope(node)) if b is not node.targets[0]]
+        again = [
+            b for b in module.bindings("labels", module.scope(node)) if b is not node.targets[0]
+        ]
         match made:
             case ast.BinOp(left, ast.Add(), right) if not again:
                 asked, said = module.segment(left), module.segment(right)
@@ -109,7 +113,9 @@ _REPLY = re.compile(r"(?i)answer|response|completion|output|target|reply|assista
 def _changed(module: Module, copied: ast.Assign) -> bool:
     """`labels[:start] = ...` afterwards."""
     return any(
-        isinstance(n.value, ast.Name) and n.value.id == "labels" and isinstance(n.ctx, ast.Store)
+        isinstance(n.value, ast.Name)
+        and n.value.id == "labels"
+        and isinstance(n.ctx, ast.Store)
         and module.scope(n) is module.scope(copied)
         for n in module.all(ast.Subscript)
     )

@@ -88,9 +88,7 @@ ids = tokenizer(tokenizer.bos_token + "a text", add_special_tokens=False)["input
                         module.location(call),
                         "The text already begins with the begin token, and the tokenizer adds another one. Pass `add_special_tokens=False`",
                     )
-                case ast.Call(ast.Attribute(of, "apply_chat_template")) if (
-                    written(of) == tokenizer
-                ):
+                case ast.Call(ast.Attribute(of, "apply_chat_template")) if written(of) == tokenizer:
                     yield self.finding(
                         module.location(call),
                         "A rendered chat is tokenized with special tokens: where the template writes a begin token, the tokenizer adds another one. "
@@ -98,12 +96,35 @@ ids = tokenizer(tokenizer.bos_token + "a text", add_special_tokens=False)["input
                         severity=Severity.INFO,
                     )
 
+        for joined in module.all(ast.BinOp):
+            match joined:
+                case ast.BinOp(ast.List([ast.Attribute(of, "bos_token_id")]), ast.Add(), rest):
+                    source = _tokenized(module, rest)
+                    if source is not None and written(source.func) == written(of):
+                        yield self.finding(
+                            module.location(joined),
+                            "A begin token is put in front of tokens to which the tokenizer may have added one already. Pass `add_special_tokens=False` to the tokenizer",
+                            severity=Severity.INFO,
+                        )
+
     def says(self, entry: dict[str, Any]) -> str:
         token = entry["token"].strip()
         return (
             f"{entry['samples']} of {entry['of']} samples begin with {token} twice: the template writes one and the tokenizer adds another. "
             "Tokenize the rendered text with `add_special_tokens=False`"
         )
+
+
+def _tokenized(module: Module, tokens: ast.expr) -> ast.Call | None:
+    """The call behind `tokenizer(text)["input_ids"]`, where it adds what it adds by default."""
+    made = values_of(module).through(
+        tokens, lambda n: n.value if isinstance(n, ast.Subscript | ast.Attribute) else None
+    )
+    if isinstance(made, ast.Call) and not any(
+        k.arg in (None, "add_special_tokens") for k in made.keywords
+    ):
+        return made
+    return None
 
 
 def _made(module: Module, text: ast.expr) -> ast.expr | ast.arg:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name, names_in
+from fallline.flow.calls import last_name, names_in, receiver
 from fallline.flow.losses import differentiated, loss_calls
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
@@ -42,6 +42,7 @@ loss = (per_token * mask).sum() / mask.sum()
         b"reduction",
         b"pad_token",
         b"pad_sequence",
+        b"mask).mean(",
     )
     wrong = (
         """\
@@ -226,9 +227,13 @@ def _losses_of_padding(module: Module) -> Iterator[ast.Call]:
             yield call
 
 
-_PADDED = re.compile(r"^(tgts?|targets?|labels?|ys?|tags?|trgs?|captions?|outputs?)(_\w+)?$|_(tgts?|targets?|labels?|tags?)$")
+_PADDED = re.compile(
+    r"^(tgts?|targets?|labels?|ys?|tags?|trgs?|captions?|outputs?)(_\w+)?$|_(tgts?|targets?|labels?|tags?)$"
+)
 _PADDING = re.compile(r"(?i)pad")
-_LEAVES_PADDING_OUT = re.compile(r"mask|ignore_index|-100|reduction|pack_padded|CTCLoss|ctc_loss|crf|CRF")
+_LEAVES_PADDING_OUT = re.compile(
+    r"mask|ignore_index|-100|reduction|pack_padded|CTCLoss|ctc_loss|crf|CRF"
+)
 
 
 def _losses_of_padded_targets(module: Module) -> Iterator[ast.Call]:
@@ -357,6 +362,11 @@ def _unreduced(module: Module, node: ast.expr) -> bool:
         and made.func.attr in ("view", "reshape", "view_as")
     ):
         made = module.value(made.func.value)
+    if isinstance(made, ast.Call) and last_name(made) == "squeeze":
+        inside = receiver(module, made)
+        made = module.value(inside) if inside is not None else made
+    if isinstance(made, ast.Call) and last_name(made) == "gather":
+        return "log_softmax" in module.segment(made)
     if (
         not isinstance(made, ast.Call)
         or module.resolve(made.func) != "torch.nn.functional.cross_entropy"

@@ -11,7 +11,6 @@ from fallline.finding import Finding, Severity
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
-
 _LANGUAGE_MODEL = re.compile(
     r"For(CausalLM|ConditionalGeneration|MaskedLM|Seq2SeqLM|\w*Classification|QuestionAnswering|MultipleChoice)$|LMHeadModel$"
 )

@@ -177,9 +177,9 @@ def _frozen_after(module: Module, call: ast.Call) -> ast.stmt | None:
         if later.lineno < call.lineno or module.scope(later) is not scope:
             continue
         match later:
-            case ast.For(ast.Name(each), ast.Call(ast.Attribute(of, "parameters"))) if (
-                _root(of) == own and not _chosen(of)
-            ):
+            case ast.For(ast.Name(each), ast.Call(ast.Attribute(of, "parameters"))) if _root(
+                of
+            ) == own and not _chosen(of):
                 if any(_freezes(s, each) for s in later.body):
                     return later
             case ast.Expr(ast.Call(ast.Attribute(of, "requires_grad_"), [ast.Constant(False)])):
@@ -203,7 +203,9 @@ def _freezes(statement: ast.stmt, each: str) -> bool:
     match statement:
         case ast.Assign([ast.Attribute(ast.Name(name), "requires_grad")], ast.Constant(False)):
             return name == each
-        case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "requires_grad_"), [ast.Constant(False)])):
+        case ast.Expr(
+            ast.Call(ast.Attribute(ast.Name(name), "requires_grad_"), [ast.Constant(False)])
+        ):
             return name == each
     return False
 

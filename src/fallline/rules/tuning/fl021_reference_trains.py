@@ -109,7 +109,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         )
 
 
-_REFERENCE = re.compile(r"^(ref|reference)_?(model|policy|net)$", re.IGNORECASE)
+_REFERENCE = re.compile(r"^ref(erence)?(_?(model|policy|net))?$", re.IGNORECASE)
 
 
 _TEACHER = re.compile(r"^(\w+_)?teacher(_(model|net|network))?$", re.IGNORECASE)
@@ -119,12 +119,15 @@ def _teachers_in_training(module: Module) -> Iterator[tuple[ast.Call, str]]:
     """`teacher.train()` of a teacher whose weights are loaded and that is called under no_grad. A mean teacher, which follows its student, is not loaded."""
     for call in module.method_calls("train"):
         held = chained_on(call)
-        if not _TEACHER.match(last_name(held)) or (call.args and module.constant(call.args[0]) is not True):
+        if not _TEACHER.match(last_name(held)) or (
+            call.args and module.constant(call.args[0]) is not True
+        ):
             continue
         name = written(held)
         text = module.source.text
         if f"{name}.eval(" in text or not (
-            f"{name}.load_state_dict(" in text or re.search(rf"\b{re.escape(name)} = .*(from_pretrained|load)\(", text)
+            f"{name}.load_state_dict(" in text
+            or re.search(rf"\b{re.escape(name)} = .*(from_pretrained|load)\(", text)
         ):
             continue
         if any(written(c.func) == name and under_no_grad(module, c) for c in module.all(ast.Call)):

@@ -9,8 +9,8 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
-from fallline.flow.networks import graph_of
 from fallline.flow.modules import looks_like_model
+from fallline.flow.networks import graph_of
 from fallline.flow.recording import under_no_grad
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
@@ -119,6 +119,7 @@ for _ in range(8):
 
 
 _CRITIC = re.compile(r"critic|value", re.IGNORECASE)
+_LOG_PROB = re.compile(r"^(?!old|ref)(\w+_)?log_?p(rob)?s?$")
 _VALUE = re.compile(r"(?i)^(state_)?v(al(ue)?s?)?(_pred)?$")
 _ADVANTAGE = re.compile(r"^(adv|advantages?|td_error|delta)$", re.IGNORECASE)
 
@@ -151,7 +152,7 @@ def _is_log_prob(module: Module, node: ast.expr) -> bool:
     match made:
         case ast.Call(ast.Attribute(attr="log_prob")):
             return True
-    return False
+    return isinstance(node, ast.Name) and _LOG_PROB.match(node.id) is not None
 
 
 def _has_graph(module: Module, name: ast.Name) -> bool:
@@ -180,7 +181,11 @@ def _answers(module: Module, node: ast.expr) -> bool:
                 return False
             case ast.Name() if (part := values_of(module).unpacked(here)) is not None:
                 # `distribution, value = net(observation)`
-                return bool(_VALUE.match(here.id)) and looks_like_model(part[0].func) and not under_no_grad(module, part[0])
+                return (
+                    bool(_VALUE.match(here.id))
+                    and looks_like_model(part[0].func)
+                    and not under_no_grad(module, part[0])
+                )
             case ast.Call(ast.Name(name)) | ast.Call(ast.Attribute(ast.Name("self"), name)):
                 return bool(_CRITIC.search(name))
             case ast.Subscript(whole):

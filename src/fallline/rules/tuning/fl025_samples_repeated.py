@@ -14,7 +14,7 @@ from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.runs.prints import BATCH
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, is_name
 
 __all__ = ["SamplesRepeated"]
 
@@ -169,6 +169,9 @@ def _batches(rank: Any) -> dict[Any, bytes]:
 
 def _class_of(module: Module, dataset: ast.expr) -> ast.ClassDef | None:
     """The IterableDataset of this file that a loader is given."""
+    if is_name(dataset, "self"):
+        own = module.class_(dataset)
+        return own if own is not None and set(module.bases(own)) & set(_ITERABLE) else None
     made = values_of(module).built(dataset)
     if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
         return None

@@ -15,7 +15,9 @@ from fallline.syntax.nodes import below
 
 __all__ = ["MeanOfBatchMeans"]
 
-_LOSS = re.compile(r"loss|criterion|acc|error|(^|_)(mse|mae|iou|dice|ppl)(_|$)|score", re.IGNORECASE)
+_LOSS = re.compile(
+    r"loss|criterion|acc|error|(^|_)(mse|mae|iou|dice|ppl)(_|$)|score", re.IGNORECASE
+)
 _COUNTS = re.compile(r"correct|(^|_)(sum|total|count|num|hits)(_|$)", re.IGNORECASE)
 _EVALUATES = re.compile(r"eval|valid|test|(^|_)val(_|$)|dev", re.IGNORECASE)
 
@@ -38,7 +40,11 @@ class MeanOfBatchMeans(Rule):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for mean, kept in _means_of_lists(module):
             loop = _appending_loop(module, kept)
-            if loop is not None and _evaluates(module, loop) and not _all_equal(module, _source(loop)):
+            if (
+                loop is not None
+                and _evaluates(module, loop)
+                and not _all_equal(module, _source(loop))
+            ):
                 yield self.finding(
                     module.location(mean),
                     f"`{kept.id}` holds the means of batches, and the last batch can be smaller, so its samples count more than the others. "
@@ -46,6 +52,10 @@ class MeanOfBatchMeans(Rule):
                 )
         for division in [*module.all(ast.BinOp), *module.all(ast.AugAssign)]:
             match division:
+                case ast.BinOp(
+                    ast.Call(ast.Attribute(ast.Name() as total, "item"), []), ast.Div(), by
+                ):
+                    pass
                 case ast.BinOp(ast.Name() as total, ast.Div(), by) | ast.AugAssign(
                     ast.Name() as total, ast.Div(), by
                 ):
@@ -205,6 +215,9 @@ def _is_mean(module: Module, value: ast.expr) -> bool:
             ast.Name("float"), [inner]
         ):
             return _is_mean(module, inner)
+        case ast.Name() if (part := values_of(module).unpacked(value)) is not None:
+            given = values_of(module).result(*part)  # `loss, accuracy = self._batch(x, y)`
+            return isinstance(given, ast.Call) and _is_mean(module, given)
         case ast.Name(name):
             if not _LOSS.search(name) or _COUNTS.search(name):
                 return False

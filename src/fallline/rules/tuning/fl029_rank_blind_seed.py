@@ -129,7 +129,9 @@ Make the seed depend on who uses it.
     def _own_batches(self, module: Module) -> Iterator[Finding]:
         """`torch.manual_seed(1337)` in a script of several ranks that draws its batches itself: `torch.randint(len(data) - T, (B,))`."""
         text = module.source.text
-        if "DistributedSampler" in text or not ("init_process_group" in text or "DistributedDataParallel" in text):
+        if "DistributedSampler" in text or not (
+            "init_process_group" in text or "DistributedDataParallel" in text
+        ):
             return
         drawn = {library for library in _DRAWN if _draws_places(module, library)}
         for call in module.method_calls("manual_seed", "seed"):
