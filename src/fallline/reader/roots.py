@@ -259,10 +259,21 @@ def _again(
         elif not turn:
             # what is missing here may be in that loop; but not a division of a loss whose backward is here
             at = machine.place(node)
-            machine.emit(Opaque(at, what="the caller's loop", could=_AROUND_A_STEP))
+            could = _AROUND_A_STEP
+            if me is not None and stepped and stepped <= own and _never_cleared(machine):
+                could = could - {"clear"}  # its own optimizer, in a program that clears nothing
+            machine.emit(Opaque(at, what="the caller's loop", could=could))
         turn += 1
     if machine.updates.backwards and not steps:
         machine.emit(Opaque(machine.place(node), what="the caller, who has the gradients"))
+
+
+def _never_cleared(machine: Machine) -> bool:
+    """Neither this file nor one beside it clears gradients, or looks at them."""
+    module = machine.module
+    if "zero_grad" in module.source.text or ".grad" in module.source.text:
+        return False
+    return module.project is None or not module.project.beside(module, b"zero_grad")
 
 
 def _numbers(me: Thing | None) -> dict[str, object]:
