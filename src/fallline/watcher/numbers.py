@@ -41,7 +41,7 @@ __all__ = [
 EARLY_FLOOR_SECONDS = 50e-6
 EARLY_UPDATES = 500
 # Seconds that may be spent at the very start.
-HEAD_START_SECONDS = 0.06
+HEAD_START_SECONDS = 0.03
 LONGEST_REST = 64  # updates without a look at the clock
 # Fingerprints are taken before updates 0, 1, 2, 3, 4, 6, 8, 12, 16, ... and then every this many, on all ranks alike.
 FINGERPRINT_EVERY = 1024
@@ -197,7 +197,7 @@ class Numbers:
 
     def _interval(self, index: int, earned: float) -> float:
         """Every update at first, then ever more seldom, until the interval is one that can be kept up."""
-        return min(max(1, index // 8), self._cost / earned)
+        return min(max(1, index // 4), self._cost / earned)
 
     def _rest(self, index: int, earned: float) -> int:
         """Updates in which no sample can be due yet, by what an update earns now."""

@@ -11,7 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 __all__ = ["PROBE", "local", "padded", "probes"]
 
-PROBE = 1024  # elements per parameter, for weight norms, update ratios, fingerprints and float16 ranges
+PROBE = (
+    1024  # elements per parameter, for weight norms, update ratios, fingerprints and float16 ranges
+)
 TOGETHER = 256  # tensors that are padded to one matrix
 
 
