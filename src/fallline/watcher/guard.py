@@ -253,7 +253,7 @@ class Guard:
         )
 
     def _fine(self, optimizer: Any, gradients: list[Tensor], held: int) -> bool:
-        started = time.perf_counter()
+        started = time.thread_time()
         plan = self._plans.get(held)
         if plan is None or plan.count != len(gradients):
             plan = self._plans[held] = Plan(gradients)

@@ -33,7 +33,7 @@ class Ration:
     def __init__(self, budget: float, recording: Recording) -> None:
         self._budget = budget
         self._recording = recording
-        self._last = time.perf_counter()
+        self._last = time.process_time()
         self.rested = 0  # steps since then
 
     def spares(self, plan: Plan, index: int) -> bool:
@@ -47,9 +47,12 @@ class Ration:
         return True
 
     def rests(self, plan: Plan, started: float) -> int:
-        """All gradients were looked at: before how many steps from now on a few have to do."""
-        now, steps = time.perf_counter(), self.rested + 1
-        took, plan.looks = now - started, plan.looks + 1
+        """All gradients were looked at, which began when this thread had had so many seconds: before how many steps from now on a few have to do.
+
+        What other programs take of the machine earns nothing.
+        """
+        now, steps = time.process_time(), self.rested + 1
+        took, plan.looks = time.thread_time() - started, plan.looks + 1
         if plan.looks <= 8:  # one of the first may have loaded code, any may have been interrupted
             plan.seconds = min(took, plan.seconds or took)
         else:
