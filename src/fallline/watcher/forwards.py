@@ -143,7 +143,9 @@ class Forwards:
         self._draft.seconds["forward"] += now() - self._started
         if self._draft.clock is not None:
             self._draft.clock.mark("other")
-        if self._recorded and isinstance(event, Forward):
+        if not self._recorded:
+            self._fuse.safely(self._graphs.note, call.output)
+        elif isinstance(event, Forward):
             self._fuse.safely(self._done, event, call.output)
 
     def _record(self, module: nn.Module, where: Place | None, frame: FrameType) -> Forward:
