@@ -61,3 +61,54 @@ def test_one_in_every_configuration_is_a_note(tmp_path: Path) -> None:
 
 def test_nothing_known_is_no_reason_to_be_quiet(tmp_path: Path) -> None:
     assert set(severities(tmp_path, "").values()) & {"error", "warning"}
+
+
+def test_what_another_program_is_run_with_does_not_count(tmp_path: Path) -> None:
+    (tmp_path / "pretrain.py").write_text(TRAIN.format(default=", default=1"))
+    run = {"run_sh": "torchrun pretrain.py \\\n  --accum-steps 4\n"}
+    assert set(severities(tmp_path, ", default=1", **run).values()) == {"info"}
+
+
+SHARED = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def __init__(self, args):
+        self.model = torch.nn.Linear(4, 1)
+        if getattr(args, "fsdp", False):
+            self.model = FSDP(self.model)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def train(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            self.model(x).mean().backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+"""
+PROGRAM = """
+import argparse
+import torch
+from shared import Trainer
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+{option}
+Trainer(parser.parse_args()).train(torch.utils.data.DataLoader(torch.randn(8, 4)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [("", set()), ('parser.add_argument("--fsdp", action="store_true")', {"FL308"})],
+)
+def test_an_option_that_this_program_does_not_have(
+    option: str, told: set[str], tmp_path: Path
+) -> None:
+    (tmp_path / "shared.py").write_text(SHARED)
+    (tmp_path / "train.py").write_text(PROGRAM.format(option=option))
+    files = [str(tmp_path / name) for name in ("shared.py", "train.py")]
+    readings = read_paths(files, roots=[str(tmp_path)])
+    assert {f.code for r in readings for f in r.findings if f.code == "FL308"} == told

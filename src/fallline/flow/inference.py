@@ -38,6 +38,8 @@ _HANDLES = frozenset(
     "share_memory requires_grad_ apply register_forward_hook get_submodule zero_grad buffers named_buffers freeze "
     "load load_weights load_checkpoint load_model init_weights compile double bfloat16 type add_module".split()
 )
+# The same, by what they are called: `save_pretrained`, `push_to_hub`, `resize_token_embeddings`.
+_HANDLES_TOO = re.compile(r"_?(save|push|export|write|dump|set|resize|tie|register|print|num)_")
 
 
 def run_in_train_mode(module: Module) -> Iterator[ast.Call]:
@@ -175,7 +177,7 @@ def _run(module: Module, place: Place, name: str) -> ast.Call | None:
             if _leaves(module, node):
                 return None
         elif call.func is node or node is getattr(call.func, "value", None):
-            if last_name(call) not in _HANDLES:
+            if not _only_handles(last_name(call)):
                 found.append(call)
         elif not _fills(call):
             inside = _called_inside(module, call, node)
@@ -183,6 +185,10 @@ def _run(module: Module, place: Place, name: str) -> ast.Call | None:
                 return None
             found += [call] if inside else []
     return min(found, key=lambda c: c.lineno, default=None)
+
+
+def _only_handles(method: str) -> bool:
+    return method in _HANDLES or _HANDLES_TOO.match(method) is not None
 
 
 def _belongs(module: Module, node: ast.AST, place: Place) -> bool:
