@@ -112,3 +112,58 @@ def test_an_option_that_this_program_does_not_have(
     files = [str(tmp_path / name) for name in ("shared.py", "train.py")]
     readings = read_paths(files, roots=[str(tmp_path)])
     assert {f.code for r in readings for f in r.findings if f.code == "FL308"} == told
+
+
+CLIPS = """
+import argparse
+import torch
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--clip", type=float, default={default})
+args = parser.parse_args()
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.utils.data.DataLoader(torch.randn(8, 4)):
+    optimizer.zero_grad()
+    model(x).mean().backward()
+    optimizer.step()
+    if args.clip{asked}:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), args.clip)
+"""
+
+
+@pytest.mark.parametrize("asked", ["", " > 0", " != 0"])
+@pytest.mark.parametrize(
+    ("default", "run", "told"),
+    [("0.0", "", "info"), ("1.0", "", "error"), ("0.0", "--clip 1", "error")],
+)
+def test_what_is_off_at_zero(asked: str, default: str, run: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"python train.py {run}\n")
+    (tmp_path / "train.py").write_text(CLIPS.format(default=default, asked=asked))
+    (reading,) = read_paths([str(tmp_path / "train.py")], roots=[str(tmp_path)])
+    assert [f.severity.value for f in reading.findings if f.code == "FL101"] == [told]
+
+
+EVERY_BATCH = """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--gradient_accumulation_steps", type=int, default={default})
+
+
+def train(args, trainer, batches):
+    for step, batch in enumerate(batches):
+        loss = trainer.loss(batch) / args.gradient_accumulation_steps
+        loss.backward()
+        trainer.clip_grad_norm(1.0)
+        if (step + 1) % args.gradient_accumulation_steps == 0:
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("default", "told"), [("1", "info"), ("4", "warning")])
+def test_what_only_the_words_say_of_a_window(default: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(EVERY_BATCH.format(default=default))
+    (reading,) = read_paths([str(tmp_path / "train.py")], roots=[str(tmp_path)])
+    assert {f.severity.value for f in reading.findings if f.code == "FL103"} == {told}

@@ -11,7 +11,7 @@ from fallline.flow.calls import last_name
 from fallline.syntax import Module
 from fallline.syntax.once import once
 
-__all__ = ["default_of", "offered", "stays"]
+__all__ = ["default_of", "off_at_zero", "offered", "stays"]
 
 _HOLDS_OPTIONS = re.compile(r"(?i)arg|opt(ion)?s?$|conf|cfg|param|setting|pars|flags")
 
@@ -91,6 +91,20 @@ def stays(modules: Sequence[Module], name: str, number: float, *, code: bool = F
     defaults = {default_of(module, name) for module in modules} - {None}
     given = {n for module in modules for n in _given(module).get(name, ())}
     return defaults | given | _written(modules[0], name, code) == {number}
+
+
+_IF_ANY = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?: (?P<asked>>|==|!=) 0(?:\.0*)?)?")
+# Where a run begins, which machine it is on: 0 is one of many, or the first.
+_POSITION = re.compile(r"(?i)epoch|step|iter|start|begin|resume|last|first|idx|index|count|seed|rank|gpu|device|node|world|worker|proc|^\w$")  # fmt: skip
+
+
+def off_at_zero(modules: Sequence[Module], test: str) -> bool | None:
+    """The answer of a test like `args.clip > 0` in a project that has 0 for the option wherever it says one; None of any other test."""
+    asked = _IF_ANY.fullmatch(test)
+    name = asked["name"].rpartition(".")[2] if asked is not None else ""
+    if asked is None or _POSITION.search(name) or not stays(modules, name, 0):
+        return None
+    return asked["asked"] == "=="
 
 
 @once

@@ -42,7 +42,7 @@ from fallline.events import (
     ZeroGrad,
     describe,
 )
-from fallline.flow.options import default_of, offered, stays
+from fallline.flow.options import default_of, off_at_zero, offered, stays
 from fallline.location import Location
 from fallline.reader.counts import Counts
 from fallline.reader.relevance import acts_here, called_names, trains
@@ -405,7 +405,7 @@ class Machine:
 
     def switch(self, key: str, usual: bool, matters: int = 2) -> bool:
         """A test that cannot be decided: one value for the whole execution."""
-        return self.settings.switch(key, usual, matters)
+        return self.settings.switch(key, usual, matters, off_at_zero(self.modules(), key))
 
     def count(self, key: str, *, compared: bool = False) -> int:
         """A small number for a count that is not known. `compared` when a test asks whether it is one or more."""
