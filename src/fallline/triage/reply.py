@@ -35,6 +35,7 @@ from fallline.triage.judge import (
     only_code_tells,
     run_tells,
 )
+from fallline.triage.library import names_in
 from fallline.triage.mended import distinct, from_findings, other
 from fallline.triage.messages import last_error
 from fallline.triage.numbers import shown
@@ -235,13 +236,13 @@ def _of_names(raw: str, chosen: list[Chosen], asked: Asked, frame: Frame) -> Rep
     """What the libraries document of a name that was asked about, where no claim speaks of it, or where the question is what it means."""
     wanted = wanted_of(raw)
     if wanted is not None and wanted.what:
-        found, least = from_names(wanted, raw), _ASKED
-    elif frame.signs:
+        if any(c.claim.mentions(wanted.names) and c.score > _ASKED for c in chosen):
+            return None
+        found = from_names(wanted, raw)
+    elif frame.signs or any(c.claim.mentions(names_in(asked.text)) for c in chosen):
         return None  # who says what goes wrong does not ask for the documentation
     else:
-        found, least = from_documentation(asked, raw, certain=True), 0.0
-    if found is not None and any(c.claim.mentions(found.names) and c.score > least for c in chosen):
-        return None
+        found = from_documentation(asked, raw, certain=True)
     if found is None:
         return None
     near = [
