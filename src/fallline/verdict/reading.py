@@ -22,9 +22,11 @@ from fallline.rules import reader_rules
 from fallline.settle import settle
 from fallline.syntax import Module, Project, Source, UnreadableError
 from fallline.syntax.age import needs_old_torch
+from fallline.syntax.nodes import is_name
 from fallline.syntax.project import Question
 from fallline.syntax.tokens import Tokens
 from fallline.syntax.uncalled import never_runs
+from fallline.syntax.unit_tests import made_up
 from fallline.verdict import examine, refuted, together
 
 __all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
@@ -226,11 +228,20 @@ def _precision_is_off(finding: Finding, module: Module) -> bool:
 
 
 def _tried_out(module: Module, line: int) -> bool:
-    """A file that others import shows that it works: `def test_model()`, without arguments, called where the file is the program."""
+    """A file that others import shows that it works, where it is the program: with `def test_model()`, without arguments, or on numbers made up there."""
     for node in module.tree.body:
-        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
-            own = _TRIES.match(node.name) is not None and not ast.unparse(node.args)
-            return own and module.project is not None and module.project.imports(module)
+        if not node.lineno <= line <= (node.end_lineno or 0):
+            continue
+        match node:
+            case ast.FunctionDef(name, args):
+                own = _TRIES.match(name) is not None and not ast.unparse(args)
+            case ast.If():
+                own = is_name(getattr(node.test, "left", node.test), "__name__") and made_up(
+                    module.segment(node)
+                )
+            case _:
+                return False
+        return own and module.project is not None and module.project.imports(module)
     return False
 
 
