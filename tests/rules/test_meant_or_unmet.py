@@ -229,6 +229,10 @@ print(Gaussian("a"))
 
 def test_a_base_beside_one_that_initialises_the_module(tmp_path: Path) -> None:
     assert told(tmp_path, "FL802", policy=POLICY, made=MADE) == []
+    # passed on by the package
+    passed = MADE.replace("from policy", "from every")
+    every = "from policy import Policy\n"
+    assert told(tmp_path, "FL802", policy=POLICY, every=every, made=passed) == []
     alone = MADE.replace("(Policy, MLP)", "(Policy)")
     assert told(tmp_path, "FL802", policy=POLICY, made=alone) == ["error"]
 
