@@ -18,7 +18,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
 
-from fallline.reader.relevance import TOKENS
+from fallline.reader.relevance import may_train
 from fallline.rule import Rule
 from fallline.rules import reader_rules, rule_by_code
 from fallline.syntax import Project, UnreadableError
@@ -142,7 +142,7 @@ _REMEMBERED = _Remembered()
 
 def called_names(data: bytes) -> frozenset[bytes]:
     """What a file calls or imports by name; nothing where it cannot train."""
-    if not any(token in data for token in TOKENS):
+    if not may_train(data):
         return frozenset()
     return _REMEMBERED.names(data)
 

@@ -304,7 +304,7 @@ def _add_fixes(
     deadline: float,
 ) -> None:
     """Fixes, until the time for the file is up: a finding is worth telling without one."""
-    by_code = {rule.code: rule for rule in rules}
+    by_code = {rule.code: rule for rule in rules} if findings else {}
     for finding in findings:
         if time.thread_time() > deadline:
             return
