@@ -10,7 +10,6 @@ from fallline.api.paper import Loops
 from fallline.events import Event, Trace
 from fallline.reader.language import PYTHON
 from fallline.reader.machine import Machine
-from fallline.reader.relevance import may_train
 from fallline.reader.roots import Root, roots_of
 from fallline.reader.state import Bounds, Stop
 from fallline.reader.switches import Settings, explore
@@ -36,8 +35,6 @@ def traces_of(
     wanted: Callable[[Root], bool] = lambda root: True,
 ) -> Iterator[Trace]:
     """The executions on paper that begin in this file. `reached` and `touched` collect what ran and where."""
-    if not may_train(module.source.data):
-        return
     project = module.project or Project()
     ran = reached if reached is not None else set()
     files = touched if touched is not None else set()

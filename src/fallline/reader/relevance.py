@@ -21,7 +21,6 @@ __all__ = [
     "called_under_no_grad",
     "evaluates",
     "makes",
-    "may_train",
     "only_frozen",
     "relevant",
     "runs_parts",
@@ -76,11 +75,6 @@ TOKENS = (
 
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _NO_GRAD = re.compile(r"\b(no_grad|inference_mode|set_grad_enabled)\b")
-
-
-def may_train(data: bytes) -> bool:
-    """Whether what is written in a file can make a trace at all."""
-    return any(map(data.__contains__, TOKENS))
 
 
 def called_under_no_grad(module: Module, node: Definition) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from fallline.finding import Finding
+from fallline.rules import rule_by_code
 from fallline.triage.arithmetic import reckoned
 from fallline.triage.causes import causes_in
 from fallline.triage.choose import Chosen, choose, for_each_question
@@ -423,10 +424,6 @@ def _distinct(found: Sequence[Finding], first: str) -> list[Finding]:
 
 
 def _instead(finding: Finding, evidence: Gathered, run: str) -> Action:
-    from fallline.rules import (
-        rule_by_code,  # only where there is a finding: all rules take a while to load
-    )
-
     rule = rule_by_code(finding.code)
     advice = rule.instead if rule is not None else ""
     code = _FENCE.search(advice)

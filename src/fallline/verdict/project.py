@@ -18,7 +18,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
 
-from fallline.reader.relevance import may_train
+from fallline.reader.relevance import TOKENS
 from fallline.rule import Rule
 from fallline.rules import reader_rules, rule_by_code
 from fallline.syntax import Project, UnreadableError
@@ -142,7 +142,7 @@ _REMEMBERED = _Remembered()
 
 def called_names(data: bytes) -> frozenset[bytes]:
     """What a file calls or imports by name; nothing where it cannot train."""
-    if not may_train(data):
+    if not any(map(data.__contains__, TOKENS)):
         return frozenset()
     return _REMEMBERED.names(data)
 
