@@ -35,7 +35,7 @@ _ASSERTS = re.compile(r"^[ \t]+(?:assert\b|self\.assert|torch\.testing|np\.testi
 
 def is_unit_test(path: str, text: str) -> bool:
     """By its name or folder, and by what it holds."""
-    if not (_NAMED.search(path) or _IN_FOLDER.search(path)):
+    if "test" not in path or not (_NAMED.search(path) or _IN_FOLDER.search(path)):
         return False
     if _FRAMEWORK.search(text) is not None:
         return True

@@ -16,6 +16,7 @@ from fallline.flow.unused import in_an_arm_for_nobody
 from fallline.location import Location
 from fallline.matters import nothing_to_find, of_another_framework
 from fallline.reader.execute import traces_of
+from fallline.reader.relevance import TOKENS
 from fallline.reader.roots import Root
 from fallline.rule import Rule, defining
 from fallline.rules import reader_rules
@@ -159,9 +160,9 @@ def read_module(
             return False
         return True
 
-    traced = _judged(
-        module, rules, deadline, trouble, reached=reached, touched=touched, wanted=wanted
-    )
+    collected = {"reached": reached, "touched": touched, "wanted": wanted}
+    makes_traces = not held.isdisjoint(TOKENS)
+    traced = _judged(module, rules, deadline, trouble, **collected) if makes_traces else []
     # an execution on paper knows more of a place than what is written around it
     places = {(f.code, f.at.path, f.at.line) for f in traced}
     found = [f for f in found if (f.code, f.at.path, f.at.line) not in places] + traced
@@ -187,7 +188,7 @@ def read_module(
 @lru_cache(maxsize=4)
 def _tokens_of(rules: tuple[Rule, ...]) -> Tokens:
     looking = defining(rules, "check_syntax")
-    return Tokens(frozenset(token for rule in looking for token in rule.tokens))
+    return Tokens(frozenset(token for rule in looking for token in rule.tokens).union(TOKENS))
 
 
 def _noted(findings: Iterable[Finding]) -> list[Finding]:
@@ -315,7 +316,7 @@ def _add_fixes(
     deadline: float,
 ) -> None:
     """Fixes, until the time for the file is up: a finding is worth telling without one."""
-    by_code = {rule.code: rule for rule in rules}
+    by_code = {rule.code: rule for rule in rules} if findings else {}
     for finding in findings:
         if time.thread_time() > deadline:
             return
