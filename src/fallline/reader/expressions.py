@@ -159,16 +159,11 @@ def _sequence(machine: Machine, node: ast.List | ast.Tuple | ast.Set) -> Value:
         if len(items) > MOST_ITEMS:
             unclear = True
             del items[MOST_ITEMS:]
-    spread = [i for i in items if isinstance(i, Params)]
-    if spread and len(spread) == len(node.elts) and _all_spread(node):
-        # `[*trunk.parameters(), *head.parameters()]`: one list of parameters
-        known = all(p.sets for p in spread)
-        return Params(frozenset().union(*(p.sets for p in spread)) if known else frozenset())
+    spread = items if all(isinstance(e, ast.Starred) for e in node.elts) else []
+    if spread and not unclear and all(isinstance(i, Params) for i in spread):
+        # `[*encoder.parameters(), *head.parameters()]`: one parameter after the other, not two groups
+        return Params(frozenset().union(*(i.sets for i in spread if isinstance(i, Params))))
     return Sequence(items, machine.loops.iteration, unclear)
-
-
-def _all_spread(node: ast.List | ast.Tuple | ast.Set) -> bool:
-    return all(isinstance(element, ast.Starred) for element in node.elts)
 
 
 def _mapping(machine: Machine, node: ast.Dict) -> Value:
