@@ -334,3 +334,75 @@ def test_layers_that_only_an_annotation_speaks_of_may_have_no_weights(tmp_path: 
     assert told(tmp_path, "FL801", net=HANDED) == ["warning"]
     made = HANDED.replace("self.parts = parts", "self.parts = [nn.Linear(2, 2)]")
     assert told(tmp_path, "FL801", net=made) == ["error"]
+
+
+TWO_WAYS = """\
+import torch
+from torch import nn
+
+
+class Agent:
+    def __init__(self):
+        self.net = nn.Linear(4, 2)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1)
+
+    def learn(self, x):
+        self.optimizer.zero_grad()
+        self.net(x).mean().backward()
+        self.optimizer.step()
+
+    def learn_clipped(self, x):
+        self.optimizer.zero_grad()
+        self.net(x).mean().backward()
+        self.optimizer.step()
+        nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+"""
+
+
+@pytest.mark.parametrize(("method", "severity"), [("learn", "info"), ("learn_clipped", "error")])
+def test_a_method_that_nothing_calls(method: str, severity: str, tmp_path: Path) -> None:
+    main = (
+        f"import torch\nfrom agent import Agent\nagent = Agent()\nagent.{method}(torch.ones(4))\n"
+    )
+    assert told(tmp_path, "FL101", agent=TWO_WAYS, main=main) == [severity]
+    # alone it is for whoever takes it
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    assert told(alone, "FL101", agent=TWO_WAYS) == ["error"]
+
+
+HELPERS = """\
+import torch
+
+
+def resume_optimizer(optimizer, args):
+    checkpoint = torch.load(args.load)
+    optimizer.load_state_dict(checkpoint["optimizer"])
+
+
+def {name}(model, args):
+    checkpoint = torch.load(args.load)
+    model.load_state_dict(checkpoint["model"])
+    args.start_epoch = checkpoint["epoch"]
+"""
+SAVES = """\
+import torch
+from state import resume_optimizer
+
+
+def train(model, loader, optimizer, scheduler, args):
+    for epoch in range(args.start_epoch, 9):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+        scheduler.step(epoch)
+        state = {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state, args.load)
+"""
+
+
+@pytest.mark.parametrize(("name", "severities"), [("resume_model", []), ("show", ["info"])])
+def test_a_file_that_is_read_in_two_parts(name: str, severities: list[str], tmp_path: Path) -> None:
+    told_of = told(tmp_path, "FL702", state=HELPERS.format(name=name), train=SAVES)
+    assert told_of == severities

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fallline.triage.answer import answer
+from fallline.triage.asked import Asked
 from fallline.triage.evidence import gather
 from fallline.triage.numbers import shown
 from fallline.triage.post import Post
@@ -65,7 +66,7 @@ def test_every_line_has_its_kind() -> None:
 
 def test_the_parts_are_read_where_they_are_needed() -> None:
     post = Post.of(POST)
-    assert post.asks == "What is the reason?"
+    assert Asked.of(post.prose).questions == ("It runs for an epoch. What is the reason?",)
     assert post.code.startswith("for x, y") and "Epoch" not in post.code
     assert "2.0.1" not in post.evidence and "--fp16" in post.evidence
     assert "searched" not in post.prose and "loss.backward" not in post.prose
@@ -73,7 +74,7 @@ def test_the_parts_are_read_where_they_are_needed() -> None:
 
 def test_a_fence_within_a_line_opens_no_block() -> None:
     post = Post.of("It stops.\n```exit code 1```\nWe use\n```torch 2.0```\nWhat can I do?")
-    assert post.code == "" and post.asks == "What can I do?"
+    assert post.code == "" and "What can I do?" in post.prose
 
 
 def test_dictionaries_of_a_log_are_not_code() -> None:

@@ -205,6 +205,9 @@ class Paper(Protocol):
     def count(self, key: str) -> int:
         """A small number for a count that is not known."""
 
+    def offers(self, option: str) -> bool:
+        """Whether the program may have an option of this name."""
+
 
 def _same_number(a: Value, b: Value) -> bool:
     match a, b:

@@ -173,10 +173,26 @@ def _print(paper: Paper, call: Call) -> Value:
 
 def _getattr(paper: Paper, call: Call) -> Value:
     name = call.args[1] if len(call.args) > 1 else None
-    match name:
-        case Const(str(written)):
+    match name, call.args[2:]:
+        case Const(str(written)), [Const(value=(None | False | 0)) as default] if _is_of_options(
+            paper, call
+        ) and not paper.offers(written):
+            return default
+        case Const(str(written)), _:
             return paper.attribute(call.args[0], written, call.node)
     return Unknown()
+
+
+_OPTIONS = re.compile(r"(?i)(^|[._])(args|opts?|cfg|config|options|hparams|flags)$")
+
+
+def _is_of_options(paper: Paper, call: Call) -> bool:
+    """`getattr(self.args, "fsdp", False)`."""
+    owner = paper.settled(call.args[0])
+    match call.node:
+        case ast.Call(args=[asked, *_]) if isinstance(owner, Unknown):
+            return _OPTIONS.search(paper.text(asked)) is not None
+    return False
 
 
 def _setattr(paper: Paper, call: Call) -> Value:

@@ -13,7 +13,7 @@ from fallline.flow.modes import calls_with_mode, class_has_mode, made_with_mode
 from fallline.flow.modules import function_called, module_class
 from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name, walk, written
+from fallline.syntax.nodes import below, is_name, methods_of, walk, written
 
 __all__ = ["LeftOut", "left_out_of_rest", "run_in_train_mode"]
 
@@ -38,6 +38,8 @@ _HANDLES = frozenset(
     "share_memory requires_grad_ apply register_forward_hook get_submodule zero_grad buffers named_buffers freeze "
     "load load_weights load_checkpoint load_model init_weights compile double bfloat16 type add_module".split()
 )
+# The same, by what they are called: `save_pretrained`, `push_to_hub`, `resize_token_embeddings`.
+_HANDLES_TOO = re.compile(r"_?(save|push|export|write|dump|set|resize|tie|register|print|num)_")
 
 
 def run_in_train_mode(module: Module) -> Iterator[ast.Call]:
@@ -105,13 +107,19 @@ def _place(module: Module, load: ast.Call) -> Place | None:
     function = module.function(load)
     if _is_of_self(module, load):
         cls = module.class_(load)
-        place: Place | None = None if cls is None or module.is_module_class(cls) else cls
+        part = cls is None or module.is_module_class(cls) or _is_part(cls)
+        place: Place | None = None if part else cls
     else:
         place = function if isinstance(function, ast.FunctionDef) else module.tree
     if place is None or (not isinstance(place, ast.Module) and _BY_NAME.search(place.name)):
         return None
     text = module.source.text if isinstance(place, ast.Module) else module.segment(place)
     return None if _CHOOSES_OR_TRAINS.search(text) else place
+
+
+def _is_part(cls: ast.ClassDef) -> bool:
+    """A module, whatever it derives from: who holds it sets its mode."""
+    return any(m.name == "forward" for m in methods_of(cls))
 
 
 def _is_of_self(module: Module, load: ast.Call) -> bool:
@@ -175,7 +183,7 @@ def _run(module: Module, place: Place, name: str) -> ast.Call | None:
             if _leaves(module, node):
                 return None
         elif call.func is node or node is getattr(call.func, "value", None):
-            if last_name(call) not in _HANDLES:
+            if not _only_handles(module, call, node):
                 found.append(call)
         elif not _fills(call):
             inside = _called_inside(module, call, node)
@@ -183,6 +191,13 @@ def _run(module: Module, place: Place, name: str) -> ast.Call | None:
                 return None
             found += [call] if inside else []
     return min(found, key=lambda c: c.lineno, default=None)
+
+
+def _only_handles(module: Module, call: ast.Call, model: ast.expr) -> bool:
+    """It computes nothing: by its name, or because nobody takes an answer, `model.reset_classifier(0)`."""
+    method = last_name(call)
+    told = call.func is not model and isinstance(module.parent(call), ast.Expr)
+    return told or method in _HANDLES or _HANDLES_TOO.match(method) is not None
 
 
 def _belongs(module: Module, node: ast.AST, place: Place) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator, Sequence
 
+from fallline.flow.calls import last_name
 from fallline.syntax import Module
 from fallline.syntax.once import once
 
-__all__ = ["default_of", "stays"]
+__all__ = ["default_of", "off_at_zero", "offered", "stays"]
 
 _HOLDS_OPTIONS = re.compile(r"(?i)arg|opt(ion)?s?$|conf|cfg|param|setting|pars|flags")
 
@@ -91,17 +93,103 @@ def stays(modules: Sequence[Module], name: str, number: float, *, code: bool = F
     return defaults | given | _written(modules[0], name, code) == {number}
 
 
+_IF_ANY = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?: (?P<asked>>|==|!=) 0(?:\.0*)?)?")
+# Where a run begins, which machine it is on: 0 is one of many, or the first.
+_POSITION = re.compile(r"(?i)epoch|step|iter|start|begin|resume|last|first|idx|index|count|seed|rank|gpu|device|node|world|worker|proc|^\w$")  # fmt: skip
+
+
+def off_at_zero(modules: Sequence[Module], test: str) -> bool | None:
+    """The answer of a test like `args.clip > 0` in a project that has 0 for the option wherever it says one; None of any other test."""
+    asked = _IF_ANY.fullmatch(test)
+    name = asked["name"].rpartition(".")[2] if asked is not None else ""
+    if asked is None or _POSITION.search(name) or not stays(modules, name, 0):
+        return None
+    return asked["asked"] == "=="
+
+
 @once
 def _written(module: Module, name: str, code: bool) -> set[float]:
     """The numbers that scripts, instructions and configurations give an option: `--accum-steps 4`, `accum_steps: 4`."""
-    texts = module.project.writes(module, name, code) if module.project is not None else ()
     spelled = name.replace("_", "[-_]")
     number = re.compile(
         rf"(?i)\b{spelled}\b[\"'`]?(?:[ \t]*:[ \t]*(?:float|int)\b)?[ \t]*[ \t:=|][ \t]*[\"'`]?(\d*\.?\d+)"
     )
     # `# grad_accumulation: 9` is what a configuration said once
     past = re.compile(rf"(?m)^[ \t]*#[ \t]*{spelled}[ \t]*[:=].*$")
-    return {float(n) for text in texts for n in number.findall(past.sub("", text))}
+    return {
+        float(n)
+        for text in _speaking_of(module, name, code)
+        for n in number.findall(past.sub("", text))
+    }
+
+
+@once
+def _speaking_of(module: Module, name: str, code: bool) -> list[str]:
+    """The texts of the project that speak of an option, without the commands that run other programs."""
+    if module.project is None:
+        return []
+    texts = module.project.writes(module, name, code)
+    if not module.method_calls("add_argument"):
+        return texts
+    others = {
+        os.path.basename(path)
+        for path, text in module.project.naming(module, name)
+        if "add_argument" in text and re.search(rf"--{name.replace('_', '[-_]')}\b", text)
+    } - {os.path.basename(module.path)}
+    if not others:
+        return texts
+    # each has options of its own: what one is run with says nothing of the other
+    runs = re.compile(rf"(?m)^.*\b({'|'.join(map(re.escape, sorted(others)))})(.*\\[ \t]*\n)*.*$")
+    return [runs.sub("", text) for text in texts]
+
+
+def offered(modules: Sequence[Module], name: str) -> bool:
+    """Whether a program may have an option of this name: files that several programs share ask for `getattr(args, "fsdp", False)`.
+
+    It has none where its parser is in view, and nothing else on the way or in a configuration gives it one.
+    """
+    homes = {id(home): home for module in modules for home in (module, *_elsewhere(module))}
+    parsers = [home for home in homes.values() if home.method_calls("add_argument")]
+    if not parsers or any(_shares_its_parser(home) for home in parsers):
+        return True
+    if any(name in _named(home) for home in homes.values()):
+        return True
+    spelled = name.replace("_", "[-_]")
+    turned_on = re.compile(
+        rf"--{spelled}\b|\b{spelled}\b[\"'`]?[ \t]*[:=][ \t]*(?!(?i:false|no|off|none|null|0)\b)[^\s:=]"
+    )
+    texts = [text for home in parsers for text in _speaking_of(home, name, False)]
+    return any(turned_on.search(text) for text in texts)
+
+
+def _shares_its_parser(module: Module) -> bool:
+    """`add_model_args(parser)`, `ArgumentParser(parents=[base])`: others give it options too."""
+    for call in module.all(ast.Call):
+        made = last_name(call)
+        if made == "ArgumentParser" and any(k.arg == "parents" for k in call.keywords):
+            return True
+        handed = any(isinstance(a, ast.Name) and a.id.endswith("parser") for a in call.args)
+        if handed and "parse" not in made:
+            return True
+    return False
+
+
+@once
+def _named(module: Module) -> frozenset[str]:
+    """What this file calls its options, fields, arguments and attributes: not what it only asks for, `getattr(args, "fsdp", False)`."""
+    found = {name for call in module.method_calls("add_argument") for name in _names(call)}
+    found |= {name for name, _ in _assignments(module)}
+    found |= {a.arg for a in module.all(ast.arg)}
+    for node in module.all(ast.AnnAssign):
+        match node.target:
+            case ast.Name(name) | ast.Attribute(attr=name):
+                found.add(name)
+    for held in module.all(ast.Dict):
+        found |= {k.value for k in held.keys if isinstance(k, ast.Constant) and isinstance(k.value, str)}  # fmt: skip
+    for stored in module.all(ast.Subscript):
+        if isinstance(stored.ctx, ast.Store) and isinstance(stored.slice, ast.Constant):
+            found.add(str(stored.slice.value))
+    return frozenset(found)
 
 
 @once

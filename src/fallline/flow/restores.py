@@ -23,6 +23,7 @@ from fallline.syntax.nodes import below
 __all__ = ["forgotten_records", "not_handed_over", "puts_back", "replaced_by_its_state", "updated_in_a_copy"]  # fmt: skip
 
 _LOADS = re.compile(r"load|resum|restor", re.IGNORECASE)
+_MEASURED = re.compile(r"(?i)loss|metric|acc|score|reward")
 
 
 def updated_in_a_copy(module: Module) -> Iterator[ast.Call]:
@@ -123,7 +124,9 @@ def _has(module: Module, call: ast.Call, name: str, role: str) -> bool:
 
 
 def puts_back(loaded: Loaded) -> bool:
-    """A function that only takes the weights out of a file says nothing of what is done with them."""
+    """A function that only takes the weights out of a file says nothing of what is done with them; one that asks how good they are puts nothing back."""
+    if loaded.keys and all(_MEASURED.search(k) and role_of_key(k) is None for k in loaded.keys):
+        return False
     home = loaded.module
     function = home.function(loaded.call)
     return function is None or any(

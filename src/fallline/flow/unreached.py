@@ -1,4 +1,4 @@
-"""Code of a project that nobody meets: a class or function that nothing uses, and a file that nothing imports.
+"""Code of a project that nobody meets: a class, function or method that nothing uses, and a file that nothing imports.
 
 Asked of a project that is run, not of a package that others install: there any public name may be used by somebody else.
 """
@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.syntax import Module
+from fallline.syntax.nodes import methods_of
 from fallline.syntax.once import once
 
 __all__ = ["published", "unreached"]
@@ -37,7 +38,56 @@ def unreached(module: Module, line: int) -> bool:
         return False
     # the file itself first: what other files say costs a search, and has to be asked again when they change
     own = around.name in _used_here(module)
-    return not own and _idle(module, around) and not published(module)
+    idle = not own and _idle(module, around)
+    return (idle or _in_an_idle_method(module, around, line)) and not published(module)
+
+
+# What a method is called by where no code of the project does: `model(x)` calls `forward`.
+_CALLED_BY_OTHERS = re.compile(r"__\w+__|forward|train|eval|step|main|run|fit|call|setup|teardown|on_\w+|\w+_(start|end)|(train|validation|test|predict|training)_step|collate\w*|reset_parameters|extra_repr")  # fmt: skip
+_PLAIN_BASES = frozenset({"torch.nn.Module", "torch.nn.modules.Module", "object", "abc.ABC"})
+
+
+def _in_an_idle_method(module: Module, around: _Definition, line: int) -> bool:
+    """Whether a line is in a method that nothing in the project names, of a class that others make and use."""
+    if not isinstance(around, ast.ClassDef) or not module.bases(around) <= _PLAIN_BASES:
+        return False
+    method = next((m for m in methods_of(around) if m.lineno <= line <= (m.end_lineno or 0)), None)
+    return method is not None and method.name in _idle_methods(module, around)
+
+
+@once
+def _idle_methods(module: Module, cls: ast.ClassDef) -> frozenset[str]:
+    project = module.project
+    assert project is not None
+    here = _plain(module.source.text)
+    known = [m for m in methods_of(cls) if not m.decorator_list]
+    idle = {
+        m.name for m in known if not _CALLED_BY_OTHERS.fullmatch(m.name) and not _said(m.name, here)
+    }
+    if not idle or _BY_NAME.search(here):
+        return frozenset()
+    made = re.compile(rf"(?<!class )\b{re.escape(cls.name)}\(")
+    texts = [_plain(text) for _, text in project.naming(module, cls.name)]
+    if not any(made.search(text) for text in (here, *texts)) or any(map(_BY_NAME.search, texts)):
+        return frozenset()
+    return frozenset(name for name in idle if not _named_elsewhere(module, name))
+
+
+def _named_elsewhere(module: Module, method: str) -> bool:
+    project = module.project
+    assert project is not None
+    if project.writes(module, method, code=False):
+        return True
+    return any(_said(method, _plain(text)) for _, text in project.naming(module, method))
+
+
+def _plain(text: str) -> str:
+    return _COMMENT.sub("", text)
+
+
+def _said(name: str, text: str) -> bool:
+    """Somewhere other than where it is defined."""
+    return re.search(rf"(?<!def )\b{re.escape(name)}\b", text) is not None
 
 
 @once

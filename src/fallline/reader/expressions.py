@@ -159,6 +159,10 @@ def _sequence(machine: Machine, node: ast.List | ast.Tuple | ast.Set) -> Value:
         if len(items) > MOST_ITEMS:
             unclear = True
             del items[MOST_ITEMS:]
+    spread = items if all(isinstance(e, ast.Starred) for e in node.elts) else []
+    if spread and not unclear and all(isinstance(i, Params) for i in spread):
+        # `[*encoder.parameters(), *head.parameters()]`: one parameter after the other, not two groups
+        return Params(frozenset().union(*(i.sets for i in spread if isinstance(i, Params))))
     return Sequence(items, machine.loops.iteration, unclear)
 
 

@@ -42,7 +42,7 @@ from fallline.events import (
     ZeroGrad,
     describe,
 )
-from fallline.flow.options import default_of, stays
+from fallline.flow.options import default_of, off_at_zero, offered, stays
 from fallline.location import Location
 from fallline.reader.counts import Counts
 from fallline.reader.relevance import acts_here, called_names, trains
@@ -405,17 +405,18 @@ class Machine:
 
     def switch(self, key: str, usual: bool, matters: int = 2) -> bool:
         """A test that cannot be decided: one value for the whole execution."""
-        return self.settings.switch(key, usual, matters)
+        return self.settings.switch(key, usual, matters, off_at_zero(self.modules(), key))
 
     def count(self, key: str, *, compared: bool = False) -> int:
         """A small number for a count that is not known. `compared` when a test asks whether it is one or more."""
-        return self.settings.count(key, compared=compared, one=self._stays_one(key))
+        # how many machines there are is up to whoever runs it; other counts are as the project has them
+        of_project = _DOTTED.fullmatch(key) and not _MACHINES.search(key)
+        one = bool(of_project) and stays(self.modules(), key.rpartition(".")[2], 1)
+        return self.settings.count(key, compared=compared, one=one)
 
-    def _stays_one(self, key: str) -> bool:
-        """How many machines there are is up to whoever runs it; other counts are as the project has them."""
-        if not _DOTTED.fullmatch(key) or _MACHINES.search(key):
-            return False
-        return stays(self.modules(), key.rpartition(".")[2], 1)
+    def offers(self, option: str) -> bool:
+        """Whether the program may have an option of this name."""
+        return offered(self.modules(), option)
 
     # -- surroundings ------------------------------------------------------------------------------------------
 

@@ -143,12 +143,27 @@ def _class_level(machine: Machine, module: Module, value: ast.expr) -> Value:
         return machine.evaluate(value)
 
 
+@once
+def _scales_nothing(module: Module, cls: ast.ClassDef) -> bool:
+    """Stands in for a GradScaler where none is wanted: `def scale(self, loss): return loss`."""
+    methods = {m.name: m for m in methods_of(cls)}
+    if not {"scale", "step", "update"} <= methods.keys():
+        return False
+    scale = methods["scale"]
+    match scale.body[-1], scale.args.args:
+        case ast.Return(ast.Name(given)), [_, ast.arg(arg=taken)]:
+            return given == taken and not any(isinstance(s, ast.Assign | ast.AugAssign) for s in scale.body)  # fmt: skip
+    return False
+
+
 def construct(
     machine: Machine, cls: Class, args: list[Value], kwargs: dict[str, Value], node: ast.AST
 ) -> Value:
     """An instance of a class of the project, its `__init__` run."""
     if is_distributed_sampler(cls.module, cls.node):
         return _sampler(machine, cls, args, kwargs, node)
+    if _scales_nothing(cls.module, cls.node):
+        return machine.make("scaler", node, enabled=False)
     bases = cls.module.bases(cls.node)
     kind = "object"
     if cls.module.is_module_class(cls.node):

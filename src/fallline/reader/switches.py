@@ -32,13 +32,24 @@ class Settings:
     )  # unknown text → the value it has in this trace
     _not: dict[str, set[object]] = field(default_factory=dict)  # and those it has not
 
-    def switch(self, key: str, usual: bool, matters: int = 2) -> bool:
-        """The value of a switch in this trace. `matters`: 0 not worth flipping, 1 perhaps, 2 the protocol is right here."""
+    def switch(
+        self, key: str, usual: bool, matters: int = 2, everywhere: bool | None = None
+    ) -> bool:
+        """The value of a switch in this trace. `matters`: 0 not worth flipping, 1 perhaps, 2 the protocol is right here.
+
+        `everywhere`: what the whole project has, so that only those who change it see the other way.
+        """
+        if everywhere is not None:
+            usual = everywhere
         # a device is a GPU first: what a CPU does otherwise comes second
         value = bool(self.forced.get(key, usual and not key.endswith("== 'cpu'")))
         self.met.setdefault(key, int(value))
         if matters:
             self.matter[key] = max(self.matter.get(key, 0), matters)
+        self._edit(
+            f"`{key}` is {'true' if value else 'false'}; the option is 0 everywhere",
+            everywhere is not None and value is not everywhere,
+        )
         # every card since 2020 has it
         self._edit("the device has no bfloat16", "is_bf16_supported" in key and not value)
         return value

@@ -28,7 +28,7 @@ def brief(answer: Answer, most: int = _MOST_LINES) -> str:
     """The answer in at most 25 lines: whatever does not fit is left to --more."""
     most = max(most, _MOST_LINES)
     reply = answer.reply
-    lines = _wrapped(reply.answer, "").splitlines()
+    lines = _wrapped_each(reply.answer)
     for number, action in enumerate(reply.actions, 1):
         block = (
             ["", *_action(number, action)]
@@ -143,6 +143,11 @@ def _wrapped(words: str, first: str, rest: str = "") -> str:
     return textwrap.fill(
         " ".join(words.split()), _WIDTH, initial_indent=first, subsequent_indent=rest
     )
+
+
+def _wrapped_each(words: str) -> list[str]:
+    """Several paragraphs, with an empty line between them."""
+    return "\n\n".join(_wrapped(part, "") for part in words.split("\n")).splitlines()
 
 
 def markdown(answer: Answer, more: bool = False) -> str:

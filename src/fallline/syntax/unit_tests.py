@@ -18,6 +18,7 @@ _BENCHMARK = re.compile(
 _TIMES = re.compile(
     r"\b(perf_counter|default_timer|timeit|time\.time|cuda\.Event|do_bench|utils\.benchmark|profile)\b"
 )
+_PROFILES = re.compile(r"(?i)profiler|export_chrome_trace|export_memory_(timeline|summary)")
 _TIMED = re.compile(
     r"(?i)bench|profil|throughput|latency|\b(time|speed) and\b|consumption|used average time"
 )
@@ -50,5 +51,6 @@ def times_only(name: str, text: str) -> bool:
 
 
 def is_benchmark(path: str, text: str) -> bool:
-    """By its name or folder, and because it reads a clock: it runs a training step to time it."""
-    return _BENCHMARK.search(path) is not None and _TIMES.search(text) is not None
+    """By its name or folder, and because it reads a clock or asks a profiler: it runs a training step to time it."""
+    times = _TIMES.search(text) or _PROFILES.search(text)
+    return _BENCHMARK.search(path) is not None and times is not None

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from fallline.triage.asked import Asked, sentences_of
 from fallline.triage.claim import Claim, claims
-from fallline.triage.frame import Agreement, Frame, agreement, framed, related
+from fallline.triage.frame import Agreement, Frame, agreement, related
 from fallline.triage.leads import led_to
 from fallline.triage.likeness import likeness, nearest_wording, share, weighed
 from fallline.triage.meaning import nearness
@@ -16,11 +17,10 @@ from fallline.triage.messages import error_at, found, readings
 from fallline.triage.mirror import agreed
 from fallline.triage.mirror import told as told_of
 from fallline.triage.plain import plain_complaint
-from fallline.triage.topics import SENTENCE, asking, questions_in
 from fallline.triage.trace import read_from
 from fallline.triage.words import Said, spelled, tokens
 
-__all__ = ["Choice", "Chosen", "Nearest", "choose", "for_each_question"]
+__all__ = ["Choice", "Chosen", "Nearest", "choose"]
 
 _MESSAGE = 6.0  # a known message decides
 _PARTICULAR = 40  # characters of a message that count as one
@@ -49,6 +49,7 @@ _SPEAKS, _ABOUT, _UNEXPLAINED = (
     0.17,
 )  # the share of the question's words that the claim uses itself, in its wordings and in its answer; the share of the claim's subject that the question names; and each sign of the question that the claim never speaks of
 _COURSE = 0.6  # and each thing that both say of the curves of training and of held-out data
+_TOLD = 0.4  # how much of what it is said to do the wordings name
 _SILENT = 0.26  # a claim that speaks of less than this, neither in the title nor in all of it, answers something else; of a long story less is enough, the more it sounds like it
 _HEARD = 0.19  # a question must be a little like a claim: with less, nothing makes it sure enough
 _ALONE = 0.42  # what sounds this much like a question may use other words
@@ -58,11 +59,6 @@ _SECOND = 0.9  # a second claim is worth as much of the first's score
 _SURE = {"score": 2.8, "speaks": 0.45, "answer": 1.2, "unexplained": -0.7, "base": -4.55}
 _LINE = -0.2  # with less it is not given
 _FAR = -1.2  # and with less it is not even named as the nearest
-_ALONE_SURE, _ALONE_SPEAKS = (
-    1.0,
-    0.5,
-)  # and the least for one of several questions of a post, which is read without the others
-_ANSWERED = 2  # questions of a post that are answered
 _SAME = 0.7  # a question that sounds this much like a wording is that question
 _FEW, _MOST = 3, 12  # sentences of a question that is taken as a whole, and that are looked at
 
@@ -101,12 +97,13 @@ class Choice(NamedTuple):
 
 def _alike(prose: str, parts: list[_Part]) -> dict[int, float]:
     """How much a question, or the nearest of its parts, is like each claim: by the words they share, and by what they mean."""
+    asked = Asked.of(prose).text
     several = [part.text for part in parts] if len(parts) > 1 else []
     like = likeness(prose)
-    for text in several:
+    for text in (*several, asked):
         for n, much in likeness(text).items():
             like[n] = max(like.get(n, 0.0), much)
-    near = nearness(prose, asking(prose))
+    near = nearness(prose, asked)
     return {
         n: (1 - _MEANT) * like.get(n, 0.0)
         + _MEANT * max(0.0, 1 - _STRETCH * (1 - near.get(n, 0.0)))
@@ -127,7 +124,7 @@ def _parts(text: str, prose: str, words: Said) -> list[_Part]:
     A story names many things; words from its ends that never meet are not about one.
     """
     whole = _Part(words, text)
-    sentences = [s for s in SENTENCE.split(prose.strip()) if s.strip()][:_MOST]
+    sentences = sentences_of(prose)[:_MOST]
     if len(sentences) <= _FEW:
         return [whole]
     title, rest = sentences[0], sentences[1:]
@@ -156,7 +153,7 @@ def choose(
     whole = _Part(words, low)
     parts = _parts(low, prose, words)
     like = _alike(prose, parts)
-    asked = [weighed(prose.strip().partition("\n")[0]), weighed(prose)]
+    asked = [weighed(one) for one in (Asked.of(prose).title, Asked.of(prose).text, prose)]
     said = spelled(tokens(prose))
     course = told_of(prose)
     plain = plain_complaint(prose) or plain_complaint(prose.strip().partition("\n")[0])
@@ -208,7 +205,7 @@ def choose(
             sure = math.inf
             if frame is not None and not shown:
                 fits = agreement(n, frame)
-                rank += _ABOUT * fits.own - _UNEXPLAINED * fits.unexplained
+                rank += _ABOUT * fits.own - _UNEXPLAINED * fits.unexplained + _TOLD * fits.told
                 if not claim.border and heard < _SAME:
                     sure = _sure(score, speaks, fits)
             ranked[n] = Chosen(claim, score, rank, {**sizes, **read}, told, seen, speaks, gated, logged, at, sure)  # fmt: skip
@@ -219,23 +216,6 @@ def choose(
         best = best[:1]
     best += [c for c in order if c.seen and c not in best]
     return Choice(best, None if best else _nearest(ranked, like, prose, frame))
-
-
-def for_each_question(best: list[Chosen], prose: str, specialists: Sequence[str]) -> list[Chosen]:
-    """The claims for a post that asks several questions: what was chosen for all of it, and what answers one of its questions much better. Where only one is asked, a second claim is beside the point."""
-    if not best or best[0].told or best[0].claim.clarify or not questions_in(prose):
-        return best
-    first = best[0]
-    found = [first]
-    for text in questions_in(prose):
-        words = spelled(tokens(text))
-        own = choose(text, text, words, (), specialists, frame=framed(text)).best[:1]
-        if own and own[0].claim.id == first.claim.id:
-            found = [c for c in found if c is not first] + [first]  # in the order of the questions
-        elif own and own[0].sure >= _ALONE_SURE and own[0].speaks >= _ALONE_SPEAKS:
-            found += [c for c in own if c.claim.id not in {f.claim.id for f in found}]
-    found = [c for c in found if c is first or not c.claim.clarify]
-    return found[:_ANSWERED] if first in found[:_ANSWERED] else [first, *found[:1]]
 
 
 def _nearest(

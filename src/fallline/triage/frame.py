@@ -25,6 +25,7 @@ __all__ = [
     "at_home",
     "framed",
     "related",
+    "speaks_of_all",
     "speaks_of_things",
     "uncommon",
 ]
@@ -48,6 +49,7 @@ class Agreement(NamedTuple):
     own: float  # how much of the claim's own subject the question names, by weight (0 to 1)
     answer: float  # and of that part of it which the first sentence of its answer is about
     unexplained: int  # the signs of the question that it never speaks of
+    told: float  # how much of those signs its wordings name, rare ones counting more (0 to 1)
     lacks: bool  # the question does not name a thing that all wordings of the claim name
 
 
@@ -56,6 +58,7 @@ class _Lexicon(NamedTuple):
     begun: dict[str, list[tuple[str, tuple[str, ...]]]]  # by its first letters
     signs: frozenset[str]
     everyday: frozenset[str]
+    common: frozenset[str]
 
 
 @cache
@@ -77,7 +80,12 @@ def _read() -> tuple[Any, ...]:
                     begun.setdefault(first[:_BEGINNING].rstrip("*"), []).append((name, parts))
                 else:
                     exact.setdefault(first, []).append((name, parts))
-    return exact, begun, frozenset(raw["signs"]), frozenset(raw["scope"]["everyday"].split())
+    return (
+        exact,
+        begun,
+        frozenset(raw["signs"]),
+        *(frozenset(raw["scope"][name].split()) for name in ("everyday", "common")),
+    )
 
 
 def _named(words: list[str]) -> set[str]:
@@ -127,6 +135,7 @@ class _Subject(NamedTuple):
     own: dict[str, float]
     answer: frozenset[str]
     speaks: frozenset[str]
+    signs: dict[str, float]  # and the signs, each with the share of its wordings that name it
 
 
 class _Index(NamedTuple):
@@ -155,10 +164,11 @@ def _indexed() -> tuple[list[bytes], dict[str, float]]:
         asked = [_named(next(wordings)) for _ in claim.asks]
         counts = {t: sum(t in one for one in asked) / len(asked) for t in set().union(*asked)}
         own = {t: share for t, share in counts.items() if t not in signs}
-        for thing in own:
-            spread[thing] = spread.get(thing, 0) + 1
+        for name in counts:
+            spread[name] = spread.get(name, 0) + 1
         speaks = frozenset(_named(said)) | frozenset(counts)
-        subjects.append(marshal.dumps((own, frozenset(_named(first)) & own.keys(), speaks)))
+        told = {t: share for t, share in counts.items() if t in signs}
+        subjects.append(marshal.dumps((own, frozenset(_named(first)) & own.keys(), speaks, told)))
     weight = {t: math.log((len(subjects) + 1) / n) for t, n in spread.items()}
     return subjects, weight
 
@@ -181,11 +191,22 @@ def agreement(number: int, frame: Frame) -> Agreement:
         _named_share(own, frame),
         _named_share({t: index.weight[t] for t in subject.answer}, frame),
         len(frame.signs - subject.speaks),
+        _told(subject, frame),
         any(
-            share == 1 and thing not in frame.things and thing not in _lexicon().everyday
+            share == 1 and thing not in frame.things and thing not in _lexicon().common
             for thing, share in subject.own.items()
         ),
     )
+
+
+def _told(subject: _Subject, frame: Frame) -> float:
+    """Of a claim that is not about the things of a question, its signs tell nothing: NaN is reported of anything."""
+    weight = _index().weight
+    rarest = max((weight.get(sign, 0.0) for sign in _lexicon().signs), default=1.0)
+    told = sum(share * weight[sign] for sign, share in subject.signs.items() if sign in frame.signs)
+    things = uncommon(frame)
+    about = len(things & subject.own.keys()) / len(things) if things else 1.0
+    return about * told / (rarest * (len(frame.signs) or 1))
 
 
 def _named_share(things: dict[str, float], frame: Frame) -> float:
@@ -198,6 +219,11 @@ def related(number: int, frame: Frame) -> bool:
     """Whether a claim is about one of the things that a question names, and not only about something everyday."""
     own = frozenset(_subject(number).own)
     return bool(own & frame.things - _lexicon().everyday)
+
+
+def speaks_of_all(claim: Claim, frame: Frame) -> bool:
+    """Whether a claim is asked or answers about all things that a question names, everyday ones aside."""
+    return uncommon(frame) <= _named(tokens(" ".join([*claim.asks, claim.says])))
 
 
 def speaks_of_things(frame: Frame, text: str) -> bool:

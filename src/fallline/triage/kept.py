@@ -41,9 +41,10 @@ def _folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "fallline"
 
 
-def kept(name: str, build: Callable[[], T]) -> T:
-    """What `build` makes, from the cache where it was made before."""
-    file = _folder() / f"ask-{name}-{state_of()}.bin"
+def kept(name: str, build: Callable[[], T], of: str = "") -> T:
+    """What `build` makes, from the cache where it was made before. What is made of other things than this room's texts rests on the state `of` those."""
+    state = hashlib.sha256(f"{of} {sys.version}".encode()).hexdigest()[:16] if of else state_of()
+    file = _folder() / f"ask-{name}-{state}.bin"
     try:
         whole = file.read_bytes()
     except OSError:

@@ -132,7 +132,8 @@ def _pairs(line: str) -> Iterator[tuple[str, bool, float, float | None]]:
         split = (match["split"] or "").lower()
         validation = bool(_VALIDATION.search(f"{split} {name}"))
         mean = None if match["mean"] is None else _number(match["mean"], None)
-        yield name, validation, _number(match["value"], match["unit"]), mean
+        unit = match["unit"] if _kind(name) == "memory" else None  # `loss 0.95 T=20 s` is no size
+        yield name, validation, _number(match["value"], unit), mean
 
 
 def _number(text: str, unit: str | None) -> float:

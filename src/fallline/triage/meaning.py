@@ -27,7 +27,7 @@ _LENGTH = 200  # of every vector, in whole numbers
 _MOST = 127
 _ZERO = 128  # what is added to the numbers of a row, so that none is negative
 _ANSWER = 0.4  # what being near the answer counts, beside being near a wording
-_ASKED = 0.25  # and what being near the part that asks counts, beside all of it
+_ASKED = 0.5  # and what being near the part that asks counts, beside all of it
 _FIRST = 32  # numbers of a vector that tell most of it: the table puts them first
 _NEAR = 120  # claims that are compared by whole vectors: the others are far
 

@@ -46,11 +46,9 @@ _FEWEST = 3  # lines of `key: value` that make a configuration
 _FORM = re.compile(
     r"(?i)\s*(?:#{1,6}\s*(?:search before|bug|describe|description|describe the (?:bug|issue)|environment|your environment|context|additional|to reproduce|reproduc\w*|expected|current|actual|error messages?|what version|system info|versions?|who can help|information|tasks|checklist|prerequisite|minimal|are you willing|question)\b.{0,40}$|[-*]\s*\[[ xX]?\]\s|</?(?:details|summary|div|sup|sub|br|p|img)\b|!\[[^\]]*\]\([^)]*\)\s*$|<!--|-->|your issue may already|please search (?:on|the)|cc @|(?:[-*]\s*)?(?:installed using|are you planning to|is it a cpu or gpu|which example are you|link to code)[^?]*\?)"
 )
+_LINK = re.compile(r"!?\[([^\]\n]*)\]\(\s*\S[^)\n]*\)|https?://\S+")
+_REPOSITORY = re.compile(r"(?:github|gitlab|huggingface)\.\w+/(?:docs/)?([\w.-]+(?:/[\w.-]+)?)")
 _FEW_WORDS = 3  # a question of which less than this is left was only pasted
-_SENTENCE = re.compile(r"\n\s*\n|`\s*\n|(?<=[.?!])\s+|(?<=[？。！])|\n(?=[-*\d])")
-_ASKS = re.compile(
-    r"(?i)[?？]\s*\W{0,3}$|^\W*(?:so |and |but |also |or )?(?:how|why|what|which|where|when|is|are|does|do|did|can|could|should|would|will|any)\b|\b(?:wonder|no idea|any idea|know (?:why|how|what|if|whether)|how (?:to|do i|can i))\b"
-)
 _CHAINED = re.compile(r"During handling of|The above exception|Original Traceback")
 
 
@@ -79,11 +77,16 @@ class Post:
 
     @cached_property
     def prose(self) -> str:
-        """What a person wrote. All of it, without code, where that is nearly nothing."""
-        left = self.only("prose")
+        """What a person wrote, without links. All of it, without code, where that is nearly nothing."""
+        left = _LINK.sub(lambda m: m[1] or " ", self.only("prose"))
         if len(re.findall(r"[^\W\d]{2,}", left)) >= _FEW_WORDS:
             return left
         return self.only("prose", "traceback", "log", "config", "environment", "form")
+
+    @cached_property
+    def repositories(self) -> str:
+        """The projects that its links lead to: what it is about, though no word says so."""
+        return " ".join(_REPOSITORY.findall(self.only("prose")))
 
     @cached_property
     def code(self) -> str:
@@ -105,12 +108,6 @@ class Post:
         """All that says something of the problem: not the versions of what is installed, nor the form that was filled in. All of the text where that is everything."""
         left = self.only("prose", "code", "traceback", "log", "config", "fence")
         return left if left.strip() else "\n".join(self.lines)
-
-    @cached_property
-    def asks(self) -> str:
-        """The last sentence of the prose that asks; nothing where none does."""
-        sentences = [s.strip() for s in _SENTENCE.split(self.only("prose")) if s.strip()]
-        return next((s for s in reversed(sentences) if _ASKS.search(s)), "")
 
     @cached_property
     def last_traceback(self) -> int:

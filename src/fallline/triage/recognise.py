@@ -41,8 +41,9 @@ _ABOUT, _FAMILIAR, _STRANGE = 3.87, 8.97, -8.98
 _MOST_ABOUT = 2.5
 _IT, _SAID = frozenset({"it", "this", "run"}), 0.5
 _WORD = re.compile(r"[a-z_][a-z0-9_.+-]*|\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-# a specialist called by its own name is an order, not a symptom: who should answer is not for the question to say
-_ORDERED = re.compile("|".join(s.name for s in SPECIALISTS), re.I)
+# a specialist called by its own name is an order, not a symptom: who should answer is not for the question to say. One name is also what people call what they do
+_ORDINARY = frozenset({"fine-tuning"})
+_ORDERED = re.compile("|".join(s.name for s in SPECIALISTS if s.name not in _ORDINARY), re.I)
 _STOP = frozenset(
     "a an and are as at be been but by can could do does did for from get getting got had has have how i if in into is it "
     "its just me my not now of on or our please should so some still than that the their them then there these they this to "

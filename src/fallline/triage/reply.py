@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from fallline.finding import Finding
 from fallline.triage.arithmetic import reckoned
+from fallline.triage.asked import Asked
 from fallline.triage.causes import causes_in
-from fallline.triage.choose import Chosen, choose, for_each_question
-from fallline.triage.claim import Action, Claim
-from fallline.triage.done import Done, done_in
+from fallline.triage.choose import Chosen, choose
+from fallline.triage.claim import Action
+from fallline.triage.done import done_in
 from fallline.triage.explain import beside_the_point, from_causes, noted, to_the_point, with_causes
 from fallline.triage.filled import SENTENCE, filled, shortened
+from fallline.triage.fit import MOST, Fit, verdict_of
 from fallline.triage.frame import Frame, at_home, framed
 from fallline.triage.gathered import Gathered
 from fallline.triage.honest import (
@@ -28,14 +29,14 @@ from fallline.triage.honest import (
     unknown,
 )
 from fallline.triage.judge import (
-    asked_first,
     asks_of_own,
     clean,
     looked_at,
-    nothing_about,
     only_code_tells,
     run_tells,
 )
+from fallline.triage.library import names_in
+from fallline.triage.mended import distinct, from_findings, other
 from fallline.triage.messages import last_error
 from fallline.triage.numbers import shown
 from fallline.triage.playbook import Case
@@ -43,21 +44,22 @@ from fallline.triage.point import Point, point_at
 from fallline.triage.post import Post
 from fallline.triage.recognise import Question
 from fallline.triage.seen import seen_in_code
+from fallline.triage.several import Part, each_question, headed
 from fallline.triage.shape import Shape
 from fallline.triage.silent import SHOW_CODE, silent
 from fallline.triage.sourced import (
-    asked_of,
+    from_documentation,
     from_message,
     from_names,
     named_at_all,
     pasted_message,
+    wanted_of,
 )
 from fallline.triage.symptoms import symptoms
-from fallline.triage.words import Said, foreign, other_framework, scope, spelled, tokens, vague
+from fallline.triage.words import foreign, other_framework, scope, spelled, tokens, vague
 
 __all__ = ["Reply", "compose"]
 
-_MOST = 3
 _SURE = 1.35  # with less, a claim says nothing of a message that it does not know, nor of code that was cut off
 _REPEATED = 30  # characters of a title that is found again in the text
 _KNOWN = 1.5  # a question this much like one of ours is ours, whatever its other words are
@@ -65,7 +67,6 @@ _ASKED = 2.2  # a question this much like one of a claim is answered by it, not 
 _MOST_OF_IT = 0.5  # a claim that speaks of less does not answer a message that a library has
 _OF_IT = 0.6  # so is one of which a claim speaks this much
 _OTHER = {"yes": "No", "no": "Yes"}
-_FENCE = re.compile(r"```(?:python)?\n(.*?)```", re.S)
 
 
 def compose(
@@ -86,9 +87,12 @@ def compose(
     shape = Shape.of(question.prose)
     pasted = "" if evidence.files else "\n".join(evidence.read.values()) or question.code
     looked = looked_at(question.prose, evidence, run)
-    fit = _Fit(words, raw.lower(), done_in(question.prose, question.code))
+    fit = Fit(words, raw.lower(), done_in(question.prose, question.code))
     facts = {**shown(raw), **dict.fromkeys(fit.done.facts, "")}
-    frame = framed(question.prose, question.code)
+    # a long post names signs of all kinds; what is asked is about those that it is asked with
+    asked = Asked.of(Post.of(text).prose)
+    around = f"{question.code}\n{Post.of(text).repositories}"
+    frame = framed(question.prose, around)._replace(signs=framed(asked.text).signs)
     evidence = evidence if run else noted(evidence, question.prose, facts)
     aside = not run and beside_the_point(evidence.serious, question.prose, facts)
     codes = [] if aside else [f.code for f in evidence.serious]
@@ -96,8 +100,9 @@ def compose(
     chosen = choice.best
     beside = [c for c in chosen[1:] if c.seen]
     chosen = [c for c in chosen if c not in beside]
-    if not (evidence.read or run or facts):
-        chosen = for_each_question(chosen, question.prose, specialists)
+    parts = (
+        [] if run or evidence.serious else each_question(chosen, Post.of(text).prose, specialists)
+    )
     told = bool(chosen and chosen[0].told)
     sum_ = None if told else reckoned(question.text)
     said = None if told else pasted_message(raw)
@@ -121,17 +126,17 @@ def compose(
     strange = other_framework(question.text) or not (ours or point)
     if strange and not trains:
         elsewhere = other_framework(question.text) or scope(question.text) < 0.0
-        if not elsewhere and (named := _of_names(raw, chosen, frame)) is not None:
+        if not elsewhere and (named := _of_names(raw, chosen, asked, frame)) is not None:
             return named  # an argument of a library that is documented here
         if vague(words):
             return Reply(ASK_BACK, None, [SHOW], ASK_BACK)
-        near = scope(question.text) > 0.0
+        near = scope(question.text) > 0.0 and not other_framework(question.text)
         return Reply(f"{NOT_OURS} {PERHAPS_OURS}" if near else NOT_OURS, ours=False)
     code = "\n".join(evidence.files.values()) if len(evidence.files) == 1 else pasted
     causes = causes_in(code, question.prose, facts, raw)
     errors = [c for c in causes if c.of_an_error]
     if any(cause.likely for cause in errors):
-        return from_causes(errors, [_other(f) for f in _distinct(evidence.serious, "")])
+        return from_causes(errors, [other(f) for f in distinct(evidence.serious, "")])
     if point is not None and not (
         evidence.serious
         and not aside
@@ -141,13 +146,13 @@ def compose(
     causes = errors if told else causes
     likely = any(cause.likely for cause in causes)
     if evidence.serious and not told and not (aside and (likely or chosen)):
-        found = _from_findings(question, evidence, shape, chosen, beside, fit, run)
+        found = from_findings(question, evidence, shape, chosen, beside, fit, run)
         return with_causes(found, causes)
     if chosen and chosen[0].seen:
         return _from_claims(chosen[:1], shape, fit, run, looked)
     if likely and not told:
         apt = to_the_point(evidence.serious, question.prose, facts)
-        return from_causes(causes, [_other(f) for f in _distinct(apt, "")])
+        return from_causes(causes, [other(f) for f in distinct(apt, "")])
     if sourced is not None and not (chosen and _of_this(chosen[0])):
         return Reply(sourced.says, None, sourced.actions)
     only_code = bool(evidence.read) and not question.prose.strip()
@@ -170,8 +175,10 @@ def compose(
     message = None if told else last_error(raw)
     if message is not None and (not chosen or chosen[0].score < _SURE):
         return unknown(message)
-    if not told and message is None and (named := _of_names(raw, chosen, frame)) is not None:
+    if not told and message is None and (named := _of_names(raw, chosen, asked, frame)) is not None:
         return named
+    if parts:
+        return with_causes(_from_parts(parts, fit), causes)
     if chosen:
         given = _of_the_log(_from_claims(chosen, shape, fit, run, looked), chosen[0], facts)
         costs = told or beside_the_point(evidence.findings, question.prose, facts)
@@ -184,8 +191,9 @@ def compose(
         return with_causes(silent(question.prose, pasted), causes)
     reply = known_of_it(cases, bool(evidence.findings), text, told, choice.nearest, frame)
     reply.says = f"{looked} {reply.says}".strip()
-    if reply.clarify == NARROW and (of_it := named_at_all(raw, raw)) is not None:
-        reply.says = f"{of_it.says} {reply.says}"
+    if reply.clarify == NARROW:
+        of_it = from_documentation(asked, raw, certain=False) or named_at_all(raw, raw)
+        reply.says = f"{reply.says} {of_it.says}" if of_it is not None else reply.says
     return reply
 
 
@@ -202,17 +210,17 @@ def _found_there(point: Point, evidence: Gathered) -> bool:
 
 
 def _from_point(
-    point: Point, evidence: Gathered, shape: Shape, fit: _Fit, message: list[Chosen]
+    point: Point, evidence: Gathered, shape: Shape, fit: Fit, message: list[Chosen]
 ) -> Reply:
     """What the code does at the place that was asked about, after what the message beside it means, and what the reader found elsewhere in it."""
     means = [SENTENCE.split(filled(c.claim.says, c.read))[0] for c in message]
     actions = [replace(a, do=filled(a.do, point.read)) for a in fit.of(point.claim)] + [
-        _other(f) for f in _distinct(evidence.serious or evidence.findings, "")
+        other(f) for f in distinct(evidence.serious or evidence.findings, "")
     ]
     return Reply(
         " ".join([*means, filled(point.claim.says, point.read)]),
         None if point.asked else shape.judged(wrong=True),
-        actions[:_MOST],
+        actions[:MOST],
         None,
         [point.claim.id],
         point.claim.backs,
@@ -224,16 +232,17 @@ def _of_this(first: Chosen) -> bool:
     return first.whole and first.score >= _SURE and first.speaks >= _MOST_OF_IT
 
 
-def _of_names(raw: str, chosen: list[Chosen], frame: Frame) -> Reply | None:
+def _of_names(raw: str, chosen: list[Chosen], asked: Asked, frame: Frame) -> Reply | None:
     """What the libraries document of a name that was asked about, where no claim speaks of it, or where the question is what it means."""
-    asked = asked_of(raw)
-    if asked is None:
-        return None
-    if any(c.claim.mentions(asked.names) and (c.score > _ASKED or not asked.what) for c in chosen):
-        return None
-    if frame.signs and not asked.what:
+    wanted = wanted_of(raw)
+    if wanted is not None and wanted.what:
+        if any(c.claim.mentions(wanted.names) and c.score > _ASKED for c in chosen):
+            return None
+        found = from_names(wanted, raw)
+    elif frame.signs or any(c.claim.mentions(names_in(asked.text)) for c in chosen):
         return None  # who says what goes wrong does not ask for the documentation
-    found = from_names(asked, raw)
+    else:
+        found = from_documentation(asked, raw, certain=True)
     if found is None:
         return None
     near = [
@@ -257,36 +266,9 @@ def _certain(first: Chosen, text: str) -> bool:
     return first.score >= _KNOWN or spoken
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    """What the question says, for actions that it rules out or already names as done."""
-
-    words: Said
-    text: str
-    done: Done = field(default_factory=Done)
-
-    def of(self, *claims: Claim) -> list[Action]:
-        """The first of the claims' actions that are left, at most three."""
-        return [
-            a
-            for claim in claims
-            for a in claim.actions
-            if a.fits(self.words, self.text) and not self.done.repeats(a, claim)
-        ][:_MOST]
-
-    def left_out(self, claims: Iterable[Claim]) -> list[str]:
-        """What to call that which is not recommended because it was done."""
-        repeated = [a for c in claims for a in c.actions if self.done.repeats(a, c)]
-        return self.done.called(repeated)
-
-    def exhausted(self, claim: Claim) -> bool:
-        """Whether the first thing that a claim recommends has been done: then it does not answer."""
-        return bool(claim.actions) and self.done.repeats(claim.actions[0], claim)
-
-
-def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str, looked: str) -> Reply:
+def _from_claims(chosen: list[Chosen], shape: Shape, fit: Fit, run: str, looked: str) -> Reply:
     first = chosen[0]
-    verdict = _verdict(shape, first.claim, first.seen)
+    verdict = verdict_of(shape, first.claim, first.seen)
     says = " ".join(filled(c.claim.says, c.read) for c in chosen)
     if shape.open or verdict in _OTHER:
         says = _without(says, _OTHER.get(verdict or "", "Yes|No"))
@@ -315,6 +297,21 @@ def _from_claims(chosen: list[Chosen], shape: Shape, fit: _Fit, run: str, looked
     )
 
 
+def _from_parts(parts: list[Part], fit: Fit) -> Reply:
+    """A short answer to each question, with its yes or no, and what to do first for each."""
+    said, claims = [], [part.chosen.claim for part in parts]
+    for question, chosen in parts:
+        shape = Shape.of(question)
+        verdict = verdict_of(shape, chosen.claim)
+        says = filled(chosen.claim.says, chosen.read)
+        if shape.open or verdict in _OTHER:
+            says = _without(says, _OTHER.get(verdict or "", "Yes|No"))
+        said.append(headed(question, Reply(says, verdict).answer))
+    actions = [action for claim in claims for action in fit.of(claim)[:1]]
+    backs = dict.fromkeys(name for claim in claims for name in claim.backs)
+    return Reply("\n".join(said), None, actions[:MOST], None, [c.id for c in claims], tuple(backs))
+
+
 def _without(says: str, word: str) -> str:
     """An answer without the yes or no that it begins with: it was written for a question that is asked the other way round, or that wants none."""
     rest = re.sub(rf"^(?:{word})(?:, (?:that is \w+: )?|: )(?=\w)", "", says)
@@ -329,24 +326,10 @@ def _left_out(labels: Sequence[str]) -> str:
     return f" You already have {named}, so that is left out below."
 
 
-def _verdict(shape: Shape, claim: Claim, seen: bool = False) -> str | None:
-    """Yes or no, where the question asks what the claim answers; nothing where that is not certain."""
-    if seen and shape.mine:
-        return shape.judged(wrong=True)
-    heard = [
-        said
-        for own in ("yes", "no", "depends")
-        if (said := shape.heard(own, claim.turns, claim.wordings(own))) is not None
-    ]
-    # of wordings that ask opposite things the nearer one
-    nearest = {said for near, said in heard if near == max(heard)[0]}
-    return nearest.pop() if len(nearest) == 1 else None
-
-
 def _with_notes(reply: Reply, evidence: Gathered) -> Reply:
     """The reply, and before its advice what the reader noted in the code that is not a mistake (a wait for the GPU)."""
-    notes = [_other(f) for f in _distinct(evidence.findings, "")][:1]
-    reply.actions = [*notes, *reply.actions][:_MOST]
+    notes = [other(f) for f in distinct(evidence.findings, "")][:1]
+    reply.actions = [*notes, *reply.actions][:MOST]
     return reply
 
 
@@ -367,92 +350,7 @@ def _looked_up(action: Action, run: str) -> Action:
     return Action(f"`fallline report {run}` shows what it recorded.")
 
 
-def _from_findings(
-    question: Question,
-    evidence: Gathered,
-    shape: Shape,
-    chosen: list[Chosen],
-    beside: list[Chosen],
-    fit: _Fit,
-    run: str,
-) -> Reply:
-    """The mistakes that are there, those asked about first, then the worst, and what to write instead."""
-    found, about = asked_first(question.prose, evidence.serious, shape)
-    worst = found[0]
-    says = f"Line {worst.at.line}: {worst.message} ({worst.code})"
-    # what a watched run has shown needs no general advice beside it
-    extra = [] if run else [c for c in chosen if worst.code in c.claim.rules]
-    if extra:
-        says = f"{says} {SENTENCE.split(filled(extra[0].claim.says, extra[0].read))[0]}"
-    verdict = shape.judged(wrong=True)
-    if not about:
-        says, verdict = (
-            f"{nothing_about(question.prose, evidence, run)} But {says[:1].lower()}{says[1:]}",
-            None,
-        )
-    elif extra and not shape.mine:
-        verdict = _verdict(shape, extra[0].claim)
-    actions = [_instead(worst, evidence, run)]
-    actions += [_other(f) for f in _distinct(found[1:], worst.code)][: _MOST - 1]
-    seen = [c.claim for c in (*chosen, *beside) if c.seen and c not in extra]
-    actions += [Action(SENTENCE.split(claim.says)[0]) for claim in seen]
-    _with_changes(actions, [worst, *_distinct(found[1:], worst.code)], evidence)
-    if extra and len(actions) < _MOST and worst.code not in evidence.repaired:
-        actions += fit.of(extra[0].claim)
-    backs = tuple(
-        dict.fromkeys([*(f.code for f in found), *(extra[0].claim.backs if extra else ())])
-    )
-    return Reply(says, verdict, actions[:_MOST], None, [c.claim.id for c in extra], backs)
-
-
-def _with_changes(actions: list[Action], found: list[Finding], evidence: Gathered) -> None:
-    """The reader's own changes, under the first mistake that they repair; and what they leave."""
-    repaired = evidence.repaired
-    for action, finding in zip(actions, found, strict=False):
-        if finding.code in repaired:
-            action.code, action.proof = evidence.diff, {"diff": "yes"}
-            also = sorted(repaired - {finding.code})
-            action.see = f"These changes also repair {', '.join(also)}. " if also else ""
-            action.see += _left(evidence.remaining)
-            return
-
-
-def _distinct(found: Sequence[Finding], first: str) -> list[Finding]:
-    """One finding of each rule: the same mistake twice is one thing to mend."""
-    return list({f.code: f for f in reversed(found) if f.code != first}.values())[::-1]
-
-
-def _instead(finding: Finding, evidence: Gathered, run: str) -> Action:
-    from fallline.rules import (
-        rule_by_code,  # only where there is a finding: all rules take a while to load
-    )
-
-    rule = rule_by_code(finding.code)
-    advice = rule.instead if rule is not None else ""
-    code = _FENCE.search(advice)
-    words = " ".join(_FENCE.sub(" ", advice).split()).split(" - ")[0].rstrip(": ")
-    if op := finding.evidence.get("op"):
-        words = words.replace("the named operation", f"`{op}` in line {finding.at.line}")
-    # of a watched run the whole remedy: its first sentence often only points to the operation
-    first = words if run else SENTENCE.split(words)[0].rstrip(":")
-    return Action(
-        first + ("" if first.endswith((".", ")")) else "."),
-        code=code[1].rstrip() if code else "",
-    )
-
-
-def _other(finding: Finding) -> Action:
-    return Action(f"Line {finding.at.line}: {SENTENCE.split(finding.message)[0]} ({finding.code})")
-
-
-def _left(remaining: Sequence[Finding]) -> str:
-    if not remaining:
-        return "Read again with these changes, the code has no findings left."
-    rest = ", ".join(f"{f.code} (line {f.at.line})" for f in remaining[:_MOST])
-    return f"They do not repair {rest}."
-
-
-def _healthy(chosen: list[Chosen], fit: _Fit) -> Reply:
+def _healthy(chosen: list[Chosen], fit: Fit) -> Reply:
     """The loss falls and nothing fails: leave it alone, and say what the number that worries them means."""
     says = "The loss is falling, so the model is learning. Change nothing."
     about = chosen[0].claim if chosen else None

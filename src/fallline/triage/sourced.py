@@ -5,24 +5,28 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from fallline.triage.asked import Asked
 from fallline.triage.claim import Action
 from fallline.triage.library import (
     Entry,
     Site,
+    Told,
     advice_in,
     documented,
     names_in,
     raised_by,
     refused_keyword,
+    told_of,
 )
 
 __all__ = [
     "Sourced",
-    "asked_of",
+    "from_documentation",
     "from_message",
     "from_names",
     "named_at_all",
     "pasted_message",
+    "wanted_of",
 ]
 
 _MESSAGE = re.compile(
@@ -30,7 +34,7 @@ _MESSAGE = re.compile(
 )
 _LINE_OF_LOG = re.compile(r"(?m)^\S*\.py:\d+: (?!.*Warning: )([^\n]{12,})")
 _WHAT = re.compile(
-    r"(?i)\b(?:what (?:does|do|is|are|exactly)|what's|whats|meaning of|default|purpose of|explain|difference between|mean(?:s|ing)?|how does)\b"
+    r"(?i)\b(?:what (?:does|do|exactly)|what (?:is|are)(?! the (?:correct|right|best|proper|recommended|easiest|reason|difference in))|what's|whats|meaning of|default|purpose of|explain|difference between|mean(?:s|ing)?|how does)\b"
 )
 _ABOUT = re.compile(
     r"(?i)^(?:\W*)(?:should|do|does|can|is|are|must|when|why|which|how)\b|\b(?:should i|do i need|necessary|recommended|\w+ vs\.? \w+|deprecated)\b"
@@ -83,7 +87,7 @@ def _of_itself(message: str, around: str) -> Sourced | None:
         says += (
             " What it speaks of still works where it is printed, and will not in a later version."
         )
-    named = from_names(Asked(tuple(names_in(message)[:_NAMES]), False), f"{message} {around}")
+    named = from_names(Wanted(tuple(names_in(message)[:_NAMES]), False), f"{message} {around}")
     says = f"{named.says} {says}" if named is not None else says
     return Sourced(says, [Action(f"Do what the warning says: {advice.rstrip('. ')}.")])
 
@@ -131,14 +135,14 @@ def _of_keyword(text: str) -> Sourced | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Wanted:
     """The names that a question is about, and whether it wants to know what they are."""
 
     names: tuple[str, ...]
     what: bool
 
 
-def asked_of(text: str) -> Asked | None:
+def wanted_of(text: str) -> Wanted | None:
     """What a question asks of names of an API: what they mean, or whether and when to use them. None where its sentence with a name asks neither.
 
     Only its first line counts: further down names are what a story is told with.
@@ -148,28 +152,41 @@ def asked_of(text: str) -> Asked | None:
         if names and len(sentence.split()) <= _SHORT:
             what = _WHAT.search(sentence) is not None
             if what or (_ABOUT.search(sentence) and len(sentence.split()) <= _ITSELF):
-                return Asked(tuple(names[:_NAMES]), what)
+                return Wanted(tuple(names[:_NAMES]), what)
     return None
+
+
+def from_documentation(asked: Asked, around: str, *, certain: bool) -> Sourced | None:
+    """What the documentation of a name says to a question that names it: only what answers it, if that is to be `certain`."""
+    said = [told for one in (*asked.questions, asked.title) if (told := told_of(one, around))]
+    told = next((t for t in said if t.answers), None if certain else next(iter(said), None))
+    return None if told is None else Sourced(_quoting(told), [], (told.passage.name,))
+
+
+def _quoting(told: Told) -> str:
+    passage = told.passage
+    of = f"`{passage.argument}` of " if passage.argument else ""
+    return f"The documentation of {of}`{passage.owner}` ({passage.library} {passage.version}) says: “{told.says}”"
 
 
 def named_at_all(text: str, around: str) -> Sourced | None:
     """What is documented of the arguments that a title names, whatever it asks of them; a title that tells a story names them in passing."""
     if len(_title(text).split()) > _SHORT:
         return None
-    return from_names(Asked(tuple(names_in(_title(text))[:_NAMES]), False), around)
+    return from_names(Wanted(tuple(names_in(_title(text))[:_NAMES]), False), around)
 
 
 def _title(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def from_names(asked: Asked, around: str) -> Sourced | None:
+def from_names(wanted: Wanted, around: str) -> Sourced | None:
     """What the installed libraries document of the names that were asked about; None where they document none.
 
     Of a class or a function only where the question is what it is: its first sentence answers nothing else.
     """
-    entries = [e for name in asked.names if (e := documented(name, around))]
-    entries = [e for e in entries if asked.what or e.owner]
+    entries = [e for name in wanted.names if (e := documented(name, around))]
+    entries = [e for e in entries if wanted.what or e.owner]
     if not entries:
         return None
     return Sourced(" ".join(map(_documented, entries)), [], tuple(e.name for e in entries))

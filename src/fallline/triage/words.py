@@ -57,6 +57,7 @@ _STRANGE = 0.5  # a question with fewer known words than this share is not ours
 _TORCH = frozenset(
     "torch pytorch lightning timm torchvision torchaudio ddp fsdp fsdp2 peft".split()
 )
+_TRAINED = frozenset("epoch epochs train training trained trainer model models network networks gpu gpus cuda nccl loss losses gradient gradients grad tensor tensors finetune finetuning checkpoint checkpoints dataloader optimizer".split())  # fmt: skip
 # another framework as what something is compared with or taken from
 _COMPARED = re.compile(
     r"(?i)\b(?:following|like|unlike|as in|than|compared (?:to|with)|ported from) (?:in )?(?:the )?(?:tensorflow|tf|keras|jax|flax|optax)\b"
@@ -128,6 +129,7 @@ class _Lexicon(NamedTuple):
     beginnings: tuple[str, ...]  # and what such words begin with
     neutral: frozenset[str]  # words that everybody uses of everything
     frameworks: frozenset[str]  # names of other frameworks
+    tools: frozenset[str]  # and of languages and tools
     yields: dict[str, tuple[str, ...]]  # to whom a specialist leaves a question that names both
 
 
@@ -203,6 +205,7 @@ def _read() -> tuple[Any, ...]:
         tuple(p[:-1] for p in sorted(ours) if p.endswith("*") and len(p) > 3),
         frozenset(raw["scope"]["neutral"]),
         frozenset(raw["scope"]["frameworks"]),
+        frozenset(raw["scope"]["tools"]),
         {group: tuple(lists["yields_to"]) for group, lists in raw.items() if "yields_to" in lists},
     )
 
@@ -392,9 +395,10 @@ def vague(words: list[str]) -> bool:
 
 
 def other_framework(text: str) -> bool:
-    """Whether a question is about another framework: it names one, and not torch."""
+    """Whether a question is about another framework: it names one, and not torch; or about another tool: it names one, and nothing that is trained."""
     words = frozenset(tokens(_COMPARED.sub(" ", text)))
     named = bool(words & _lexicon().frameworks) or _OTHER_CODE.search(text) is not None
+    named = named or (bool(words & _lexicon().tools) and words.isdisjoint(_TRAINED))
     return named and not words & _TORCH and _NN.search(text) is None
 
 

@@ -263,9 +263,10 @@ def train(model, optimizer, loader, epochs, resume, weights):
                 f"`{name}` is handed to this function and not restored in it, so training continues with fresh state. "
                 f"Call `{name}.load_state_dict(...)` too.",
             )
+        every = self._loads(module)
         resumed = [
             loaded
-            for loaded in self._loads(module)
+            for loaded in every
             if not loaded.escapes and _resumes(module, loaded) and not _evaluates(loaded)
         ]
         if not resumed:
@@ -292,7 +293,7 @@ def train(model, optimizer, loader, epochs, resume, weights):
                 k
                 for k in lost
                 if "seed" not in k.lower()
-                and not _restored_elsewhere(k, loaded, resumed)
+                and not _restored_elsewhere(k, loaded, resumed, every)
                 and not _left_out_on_purpose(k, loaded)
             ]
             if lost and not _goes_back(loaded, saved, lost):
@@ -463,11 +464,12 @@ def _left_out_on_purpose(key: str, loaded: Loaded) -> bool:
     )
 
 
-def _restored_elsewhere(key: str, loaded: Loaded, every: list[Loaded]) -> bool:
+def _restored_elsewhere(
+    key: str, loaded: Loaded, resumed: list[Loaded], every: list[Loaded]
+) -> bool:
     """Another load of the same program takes this entry: a checkpoint may be read in two places."""
-    return any(
-        key in other.keys for other in every if other is not loaded and not _instead(loaded, other)
-    )
+    others = (other for other in every if other is not loaded and not _instead(loaded, other))
+    return any(key in other.keys and (other in resumed or says_resume(other)) for other in others)
 
 
 def _instead(loaded: Loaded, other: Loaded) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fallline.events import Clip, Trace, owners, position, windows
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.accumulated import clipped_every_time
+from fallline.flow.options import stays
 from fallline.rule import Rule
 from fallline.rules.gradients._moves import moved_before_step
 from fallline.rules.gradients._specimens import SETUP
@@ -53,7 +54,9 @@ class ClipPartial(Rule):
             yield self.finding(
                 module.location(clip),
                 f"Gradients are clipped after every micro-batch, while they are still being added up until `{count}` is reached. Clip once, under the same test as the step.",
-                severity=Severity.WARNING,
+                severity=Severity.INFO
+                if stays((module,), count.rpartition(".")[2], 1)
+                else Severity.WARNING,
                 presuming="the count is not 1",
             )
 

@@ -24,6 +24,7 @@ _TIME = re.compile(
     re.IGNORECASE,
 )
 _RATE = frozenset({"lr", "learning_rate"})
+_SETTINGS = frozenset({"config", "cfg", "args", "params", "logs", "stats", "hparams"})
 _GROWS = frozenset({"cos", "exp", "pow", "sin", "log", "sqrt"})
 
 
@@ -107,6 +108,12 @@ import torch
 
 def adjust(optimizer, args, epoch):
     lr = args.lr * 0.1 ** (epoch // 30)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def of_a_configuration(optimizer, config, epoch):
+    lr = config["model"]["lr"] * 0.5 ** (epoch // 10)
     for group in optimizer.param_groups:
         group["lr"] = lr
 
@@ -228,18 +235,12 @@ def _rates_set(module: Module) -> Iterator[tuple[ast.stmt, ast.expr]]:
 
 
 def _is_rate(node: ast.AST) -> bool:
-    """`group["lr"]`, `optimizer.param_groups[0]["lr"]`."""
+    """`group["lr"]`, `optimizer.param_groups[0]["lr"]`: not `self.config["model"]["lr"]`, which nobody sets."""
     match node:
-        case ast.Subscript(held, ast.Constant(str() as key)) if key in _RATE:
-            return last_name(held) not in {
-                "config",
-                "cfg",
-                "args",
-                "params",
-                "logs",
-                "stats",
-                "hparams",
-            } and (isinstance(held, ast.Name | ast.Subscript))
+        case ast.Subscript(ast.Name(held), ast.Constant(str() as key)) if key in _RATE:
+            return held not in _SETTINGS
+        case ast.Subscript(ast.Subscript(groups), ast.Constant(str() as key)) if key in _RATE:
+            return "group" in last_name(groups)
     return False
 
 

@@ -164,8 +164,14 @@ for epoch in range(2):
                 yield self.finding(
                     keep,
                     f"A tensor {how} and never reaches a backward, so memory grows with every iteration{until}. Keep its .detach() or .item() instead.",
-                    severity=None if sure else Severity.INFO,
+                    severity=self._gravity(trace, keep) if sure else Severity.INFO,
                 )
+
+    def _gravity(self, trace: Trace, keep: Keep) -> Severity | None:
+        """What a backward has freed and the next epoch drops is a few nodes for each batch."""
+        if trace.live or not (_freed(trace, keep) and _begun_again(trace, keep)):
+            return None
+        return Severity.WARNING if keep.how == "add" else Severity.INFO
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         """Where no loop is in view: what a function hands out for the log, and what a training step keeps."""
@@ -236,9 +242,13 @@ def _small(trace: Trace, keep: Keep) -> bool:
     """A sum over the pieces of one batch, made again for each, of losses whose backward has freed their activations."""
     if keep.how != "add" or not keep.born:
         return False
+    return _freed(trace, keep) and not any(e.loader for e in trace.of(Batch))
+
+
+def _freed(trace: Trace, keep: Keep) -> bool:
+    """Whether a backward has walked all that it keeps, and let go of the activations."""
     forwards = trace.before(keep).of(Forward).where(lambda e: e.model in (keep.of or ()))
-    freed = bool(forwards) and all(e.used for e in forwards)
-    return freed and not any(e.loader for e in trace.of(Batch))
+    return bool(forwards) and all(e.used for e in forwards)
 
 
 def _learns(trace: Trace, model: str) -> bool:

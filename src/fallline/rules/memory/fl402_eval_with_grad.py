@@ -288,14 +288,20 @@ for _ in range(2):
                     trains or places[event.at] > 1 or event.repeated
                 ):
                     reported.add(event.at.function)
+                    call = _call_to_cover(trace, event)
                     yield self.finding(
                         event,
-                        "The model is evaluated while autograd records, so every activation is kept for a backward that never comes. Use torch.no_grad().",
+                        "The model is evaluated while autograd records, so every activation is kept for a backward that never comes. "
+                        + (
+                            f"Training goes through here too: put the call at {call.near(event.at)} under torch.no_grad()."
+                            if call
+                            else "Use torch.no_grad()."
+                        ),
                         # one pass, to warm up, and sample by sample: each small graph is dropped at once
                         severity=None
                         if trace.live or (event.repeated and event.fed)
                         else Severity.INFO,
-                        related=begins,
+                        related={**begins, "call": call} if call else begins,
                     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
@@ -331,6 +337,8 @@ for _ in range(2):
                 yield forward.at
 
     def fix(self, finding: Finding, module: Module) -> Fix | None:
+        if "call" in finding.related:
+            return None  # without recording, training would fail here
         editor = Editor(module)
         statement = editor.statement_at(finding.at.line)
         no_grad = module.spelling("torch.no_grad")
@@ -344,6 +352,20 @@ for _ in range(2):
         outermost = _evaluation_loop(module, statement)
         edits = editor.wrap(outermost, f"with {no_grad}():") if outermost is not None else None
         return Fix("Evaluate without recording", edits) if edits is not None else None
+
+
+def _call_to_cover(trace: Trace, forward: Forward) -> Location | None:
+    """The evaluation's own call of a function that training calls too."""
+    trained = [e for e in trace.of(Forward) if e.used and e.at == forward.at]
+    known = {e.callers for e in trained}
+    return next(
+        (
+            call
+            for call in reversed(forward.callers)
+            if trained and not any(call in c for c in known)
+        ),
+        None,
+    )
 
 
 def _evaluations(trace: Trace) -> list[Forward]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fallline.events import (
     Backward,
+    Event,
     Opaque,
     ScalerUpdate,
     Step,
@@ -179,16 +180,24 @@ def _between(trace: Trace, update: ScalerUpdate, optimizer: str | None) -> bool:
             case Backward():
                 if _adds(trace, event, update, optimizer):
                     earlier.add(event.loss)
-            case _ if trace.concerns(event, optimizer):
+            case _ if _may_touch(trace, event, optimizer):
                 break
     again = False
     for event in trace.after(update).of(*_ENDS, Backward):
         match event:
             case Backward():
                 again = again or (_adds(trace, event, update, optimizer) and event.loss in earlier)
-            case _ if trace.concerns(event, optimizer):
-                return again and isinstance(event, Step)
+            case _ if _may_touch(trace, event, optimizer):
+                return again and isinstance(event, Step) and trace.concerns(event, optimizer)
     return False
+
+
+def _may_touch(trace: Trace, event: Event, optimizer: str | None) -> bool:
+    """What clears or steps for another optimizer may do so for the parameters of this one: those of the other are the same, or not seen."""
+    if trace.concerns(event, optimizer):
+        return True
+    own, others = trace.held_by(optimizer), trace.held_by(event.optimizer)
+    return own is None or others is None or not own.isdisjoint(others)
 
 
 def _adds(trace: Trace, backward: Backward, update: ScalerUpdate, optimizer: str | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,6 +66,16 @@ tokenizer = AutoTokenizer.from_pretrained("gpt2")
 tokenizer.add_tokens(["<tool>"])
 tokenizer.save_pretrained("tokenizer")
 """,
+        # a row that the table keeps for it
+        """\
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
+
+tokenizer = AutoTokenizer.from_pretrained("meta-llama/Llama-3.2-1B")
+tokenizer.add_special_tokens({"pad_token": "<|finetune_right_pad_id|>"})
+model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.2-1B")
+data = [tokenizer(text, padding="max_length", max_length=64) for text in open("texts.txt")]
+Trainer(model, train_dataset=data).train()
+""",
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
@@ -113,7 +124,17 @@ def _trains_pretrained(module: Module) -> bool:
     return loads and any(True for _ in module.method_calls("train", "backward"))
 
 
+# Rows that pretrained tables keep for later, and tokens that every one has.
+_RESERVED = re.compile(
+    r"(?i)reserved|<\|finetune_|<\|endoftext\|>|<unk>|</?s>|<unused\d+>|<extra_id_\d+>"
+)
+
+
 def _known_token(module: Module, call: ast.Call) -> bool:
-    """Tokens that are there already: `{"pad_token": tokenizer.eos_token}`."""
-    given = module.value(call.args[0]) if call.args else None
-    return isinstance(given, ast.Dict) and any(isinstance(v, ast.Attribute) for v in given.values)
+    """Tokens that are there already: `{"pad_token": tokenizer.eos_token}`, `{"pad_token": "<|finetune_right_pad_id|>"}`."""
+    match module.value(call.args[0]) if call.args else None:
+        case ast.Dict(values=given) | ast.List(elts=given):
+            texts = [n.value for n in given if isinstance(n, ast.Constant)]
+            kept = len(texts) == len(given) > 0 and all(_RESERVED.search(str(t)) for t in texts)
+            return kept or any(isinstance(n, ast.Attribute) for n in given)
+    return False

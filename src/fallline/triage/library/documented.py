@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fallline.triage.library.installed import LIBRARIES, File, holding, named_in, version_of
 
-__all__ = ["Entry", "documented", "names_in", "owners_of"]
+__all__ = ["Entry", "documented", "names_in", "owners_of", "plainly"]
 
 # what people write of an API and not of anything else: words joined by `_`, two capitals, a call, an assignment, backticks
 _NAME = re.compile(
@@ -214,8 +214,13 @@ def _first(docs: str) -> str:
     return _short(next(told, ""))
 
 
+def plainly(text: str) -> str:
+    """Text without the markup of documentation: names in backticks."""
+    return _MARKUP.sub(lambda m: f"`{next(filter(None, m.groups()), '')}`", " ".join(text.split()))
+
+
 def _short(text: str) -> str:
-    plain = _MARKUP.sub(lambda m: f"`{next(filter(None, m.groups()))}`", " ".join(text.split()))
+    plain = plainly(text)
     kept = ""
     for sentence in _SENTENCE.split(plain)[:_SENTENCES]:
         if kept and len(kept) + len(sentence) > _LONGEST:
