@@ -232,4 +232,4 @@ def accelerate_replaces_an_offloaded_adam() -> None:
     from accelerate import Accelerator
 
     source = inspect.getsource(inspect.getmodule(Accelerator))  # type: ignore[arg-type]
-    assert "zero_force_ds_cpu_optimizer" in source and "DeepSpeedCPUAdam" in source
+    assert "zero_force_ds_cpu_optimizer" in source and "map_pytorch_optim_to_deepspeed" in source
