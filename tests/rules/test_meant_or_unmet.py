@@ -229,6 +229,10 @@ print(Gaussian("a"))
 
 def test_a_base_beside_one_that_initialises_the_module(tmp_path: Path) -> None:
     assert told(tmp_path, "FL802", policy=POLICY, made=MADE) == []
+    # passed on by the package
+    passed = MADE.replace("from policy", "from every")
+    every = "from policy import Policy\n"
+    assert told(tmp_path, "FL802", policy=POLICY, every=every, made=passed) == []
     alone = MADE.replace("(Policy, MLP)", "(Policy)")
     assert told(tmp_path, "FL802", policy=POLICY, made=alone) == ["error"]
 
@@ -406,3 +410,29 @@ def train(model, loader, optimizer, scheduler, args):
 def test_a_file_that_is_read_in_two_parts(name: str, severities: list[str], tmp_path: Path) -> None:
     told_of = told(tmp_path, "FL702", state=HELPERS.format(name=name), train=SAVES)
     assert told_of == severities
+
+
+TRIED = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Linear):
+    pass
+
+
+if __name__ == "__main__":
+    net = Net(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in torch.randn(9, 4):
+        net(x).mean().backward()
+        optimizer.step(){keeps}
+"""
+
+
+@pytest.mark.parametrize(
+    ("keeps", "severity"), [("", "info"), ("\n    torch.save(net.state_dict(), 'net.pt')", "error")]
+)
+def test_a_file_that_others_import_tries_itself(keeps: str, severity: str, tmp_path: Path) -> None:
+    other = "from net import Net\nprint(Net(4, 1))\n"
+    assert told(tmp_path, "FL106", net=TRIED.format(keeps=keeps), other=other) == [severity]

@@ -7,7 +7,7 @@ import re
 
 from fallline.api.call import Call
 from fallline.api.paper import Paper, count_of
-from fallline.api.values import NONE, Const, Sequence, Tensor, Unknown, Value, replace
+from fallline.api.values import NONE, Const, Divisor, Sequence, Tensor, Unknown, Value, replace
 from fallline.syntax.nodes import below
 
 __all__ = [
@@ -115,8 +115,7 @@ def divided(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
     return replace(
         tensor,
         divided=True,
-        divisor=number,
-        divided_by=" ".join(text.split()),
+        divisor=Divisor(number, " ".join(text.split())),
         divided_at=paper.place(node),
     )
 
@@ -124,13 +123,15 @@ def divided(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
 def _weighted(paper: Paper, tensor: Tensor, by: Value, node: ast.AST) -> Tensor:
     match by:
         case Const(int() | float() as number) if 0 < abs(number) < 1:
-            return replace(tensor, divided=True, divisor=1 / number, divided_at=paper.place(node))
+            divisor = tensor.divisor._replace(number=1 / number)
+            return replace(tensor, divided=True, divisor=divisor, divided_at=paper.place(node))
         case Const(int() | float()):
             return replace(tensor)
         case Unknown(hint=hint) if any(_RANKS.search(t) for t in (hint, *_factors(paper, node))):
             return replace(tensor)  # against the average over ranks: not a division
         case Unknown(hint=hint) if hint.startswith("1"):
-            return replace(tensor, divided=True, divided_by=hint, divided_at=paper.place(node))
+            divisor = tensor.divisor._replace(text=hint)
+            return replace(tensor, divided=True, divisor=divisor, divided_at=paper.place(node))
     return replace(tensor, divided=None if not tensor.divided else True)
 
 
@@ -157,8 +158,7 @@ def merged(a: Tensor, b: Tensor) -> Tensor:
         a.forwards | b.forwards,
         a.kept | b.kept,
         split,
-        a.divisor or b.divisor,
-        a.divided_by or b.divided_by,
+        a.divisor.merged(b.divisor),
         a.divided_at or b.divided_at,
         a.reduction or b.reduction,
         a.ragged or b.ragged,

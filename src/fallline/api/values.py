@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from fallline.location import Location
 from fallline.syntax import Module
@@ -150,6 +150,20 @@ def of_kind(values: Iterable[Value | None], kind: str) -> list[Thing]:
     return [v for v in values if isinstance(v, Thing) and v.kind == kind]
 
 
+class Divisor(NamedTuple):
+    """What a loss was divided by: the number, and its text, where they are known."""
+
+    number: float | None = None
+    text: str = ""
+
+    def merged(self, other: Divisor) -> Divisor:
+        """Of a tensor computed from two."""
+        return Divisor(self.number or other.number, self.text or other.text)
+
+
+_NOT_KNOWN = Divisor()
+
+
 @dataclass(slots=True, eq=False)
 class Tensor(Value):
     """A tensor, with what matters about how it came to be."""
@@ -159,8 +173,7 @@ class Tensor(Value):
     forwards: frozenset[int] = frozenset()  # ids of the FORWARD events it came from
     kept: frozenset[int] = frozenset()  # ids of the KEEP events it went through
     divided: bool | None = False
-    divisor: float | None = None
-    divided_by: str = ""
+    divisor: Divisor = _NOT_KNOWN
     divided_at: Location | None = None
     reduction: str | None = None
     ragged: bool = False

@@ -51,12 +51,13 @@ def _once_in_files(
     findings: Sequence[Finding], sources: Sources, same: Callable[[Finding, Sources], Lines]
 ) -> list[Finding]:
     groups: dict[tuple[str, ...], list[int]] = {}
-    files: dict[str, set[str]] = {}
-    for finding in findings:
+    files: dict[tuple[str, str], set[str]] = {}
+    alike = [(f.code, _line(f, sources)) for f in findings]
+    for finding, own in zip(findings, alike, strict=True):
         if finding.severity is not Severity.INFO:
-            files.setdefault(finding.code, set()).add(finding.at.path)
-    for index, finding in enumerate(findings):
-        graver = finding.severity is not Severity.INFO and len(files[finding.code]) > 1
+            files.setdefault(own, set()).add(finding.at.path)
+    for index, (finding, own) in enumerate(zip(findings, alike, strict=True)):
+        graver = finding.severity is not Severity.INFO and len(files[own]) > 1
         lines = same(finding, sources) if graver else ()
         if len(lines) > _AROUND:  # a line or two alone can be alike by chance
             groups.setdefault((finding.code, *lines), []).append(index)
@@ -75,6 +76,11 @@ def _once_in_files(
                 )
                 told[index] = replace(told[index], severity=Severity.INFO, message=message)
     return told
+
+
+def _line(finding: Finding, sources: Sources) -> str:
+    text = sources.text(finding.at.path)
+    return text.line(finding.at.line).strip() if text is not None else ""
 
 
 def _lines(finding: Finding, sources: Sources) -> Lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from fallline.check.patterns import matches
 from fallline.files import TEMPORARY, sweep
 
 TYPE_CHECKING = False
@@ -70,9 +71,6 @@ def _skipped(name: str) -> bool:
 def _excluded(path: str, settings: Settings) -> bool:
     if not settings.exclude:
         return False
-    # imported here: a check that finds nothing to do shall start quickly
-    from fallline.check.patterns import matches
-
     return any(matches(path, pattern, settings.root) for pattern in settings.exclude)
 
 

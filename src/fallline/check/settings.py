@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import os
 
+from fallline.check.patterns import matches
 from fallline.errors import UsageError
+from fallline.rules import rule_names
 from fallline.untrusted import read_file
 
 TYPE_CHECKING = False  # importing `typing` would cost the start-up more than this module does
@@ -71,9 +73,6 @@ class Settings:
         """Whether `per-file-ignores` silences this code in this file."""
         if not self.per_file_ignores:
             return False
-        # imported here: a check that finds nothing to do shall start quickly
-        from fallline.check.patterns import matches
-
         return any(
             _closest(code, name, codes) >= 0 and matches(path, pattern, self.root)
             for pattern, codes in self.per_file_ignores
@@ -223,9 +222,6 @@ def _codes(choices: Sequence[str], where: str) -> tuple[str, ...]:
     )
     if not found:
         return ()
-    # imported here: a check that finds nothing to do shall start quickly
-    from fallline.rules import rule_names
-
     names = rule_names()
     settled = []
     for choice in found:

@@ -11,6 +11,7 @@ from importlib import import_module
 from fallline._version import __version__
 from fallline.cli.commands import GROUPS, available
 from fallline.cli.streams import cannot_write, give_up_writing, open_closed, write_plainly
+from fallline.errors import FalllineError
 from fallline.untrusted import printable
 
 TYPE_CHECKING = False
@@ -68,8 +69,6 @@ def _handed_over(arguments: list[str]) -> int:
     try:
         return int(import_module(f"fallline.cli.work.{name}").run(args))
     except Exception as error:
-        from fallline.errors import FalllineError
-
         if isinstance(error, FalllineError):
             print(f"fallline {name}: {printable(str(error))}", file=sys.stderr)
             return 2
@@ -117,10 +116,11 @@ def _unknown(arguments: list[str]) -> str:
 def entry() -> None:
     """The program. `check` and `ask` leave at once: taking their trees and tables down one by one takes long."""
     open_closed()
-    if sys.argv[1:2] == ["ask"]:
+    at_once = sys.argv[1:2] in (["check"], ["ask"])
+    if at_once:
         gc.disable()  # one answer makes little garbage, and its tables are many small things to look through
     status = main()
-    if sys.argv[1:2] in (["check"], ["ask"]):
+    if at_once:
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)

@@ -22,9 +22,9 @@ _WANTS_GRADIENTS = re.compile(
     r"volatile|onnx|jit\.(trace|script)|trace\(|optimi[sz]er|_is_training|create_graph|hessian|saliency|attack|adversar"
 )
 # The file turns recording off for everything in it, or leaves that to a framework.
-_ELSEWHERE = re.compile(
-    r"set_grad_enabled\(False|__enter__\(|Lightning|\bpl\.|import (jax|mxnet|tensorflow)|paddle"
-)
+_ELSEWHERE = ("set_grad_enabled(False", "__enter__(", "Lightning", "paddle")
+_LIGHTNING = re.compile(r"\bpl\.")
+_OTHER_FRAMEWORK = re.compile(r"import (jax|mxnet|tensorflow)")
 _FROZEN = re.compile(r"requires_grad_\(False|requires_grad\s*=\s*False")
 _NAMED = re.compile(
     r"(^|_)(infer|inference|predict|predictions?|proba|evaluate|evaluation|eval|validate|valid|validation|test|embed|encode|extract|features?|"
@@ -73,9 +73,16 @@ def answers(module: Module) -> Iterator[Answer]:
             continue
         if _is_frozen(module, answer.function):
             continue
-        if module.is_benchmark or _ELSEWHERE.search(module.source.text):
+        if module.is_benchmark or _elsewhere(module.source.text):
             return
         yield answer
+
+
+def _elsewhere(text: str) -> bool:
+    """Somebody else turns recording off, or another framework is at work."""
+    if any(map(text.__contains__, _ELSEWHERE)) or _OTHER_FRAMEWORK.search(text) is not None:
+        return True
+    return "pl." in text and _LIGHTNING.search(text) is not None  # a word is found at once
 
 
 def scripted(module: Module) -> tuple[ast.Call, str] | None:
@@ -84,9 +91,7 @@ def scripted(module: Module) -> tuple[ast.Call, str] | None:
     if "torch" not in text or module.is_unit_test or module.is_benchmark:
         return None
     called = [c for c in _model_calls(module) if module.in_loop(c) and module.scope(c) is None]
-    if not called or any(
-        pattern.search(text) for pattern in (_ELSEWHERE, _WANTS_GRADIENTS, _FROZEN)
-    ):
+    if not called or _elsewhere(text) or _WANTS_GRADIENTS.search(text) or _FROZEN.search(text):
         return None
     top = [c for c in module.all(ast.Call) if module.scope(c) is None]
     rests = {

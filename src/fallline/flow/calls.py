@@ -42,10 +42,9 @@ def chained_on(node: ast.expr, methods: Container[str] | None = None) -> ast.exp
 
 def of_self(node: ast.AST | None) -> str | None:
     """`x` of `self.x`."""
-    match node:
-        case ast.Attribute(ast.Name("self"), name):
-            return name
-    return None
+    if not isinstance(node, ast.Attribute):  # hot: no match here
+        return None
+    return node.attr if isinstance(node.value, ast.Name) and node.value.id == "self" else None
 
 
 def names_in(*nodes: ast.AST) -> set[str]:

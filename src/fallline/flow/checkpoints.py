@@ -121,7 +121,7 @@ def saves_of(module: Module) -> Iterator[tuple[ast.Call, ast.expr, ast.expr | No
             if what is not None:
                 seen.add(id(call))
                 yield call, what, None
-    for call in module.calls_named(_SAVES.search):
+    for call in module.calls_named(_SAVES):
         states = _saved_by_name(module, call) if id(call) not in seen else None
         if states is not None:
             yield call, states, None
@@ -158,7 +158,7 @@ def called_functions(module: Module) -> list[tuple[ast.Call, ast.FunctionDef, Mo
     """Calls of functions and methods that can be seen, in this file or another one of the project, that save or load."""
     own = {n.name: n for n in module.all(ast.FunctionDef)}
     found: list[tuple[ast.Call, ast.FunctionDef, Module]] = []
-    for call in module.calls_named(_SAVES_OR_LOADS.search):
+    for call in module.calls_named(_SAVES_OR_LOADS):
         name = last_name(call)
         dotted = module.resolve(call.func)
         if dotted is None:

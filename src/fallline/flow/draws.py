@@ -22,7 +22,7 @@ _ON_PURPOSE = re.compile(
 
 def drawn_in_every_mode(module: Module) -> Iterator[ast.expr]:
     """`x.bernoulli_(1 - self.dropout)` in the forward of a module that never asks whether it is training."""
-    if not module.calls_named(_DRAWS.__contains__):
+    if not module.calls_named(_DRAWS):
         return
     for cls in module.all(ast.ClassDef):
         if not module.is_module_class(cls) or _ON_PURPOSE.search(cls.name):

@@ -133,7 +133,7 @@ class Keeper:
 
 def keepers(module: Module) -> Iterator[Keeper]:
     """The checkpointers of this file that are handed a model and hold nothing that cannot be seen."""
-    for call in module.calls_named(_KEEPS.search):
+    for call in module.calls_named(_KEEPS):
         if Module.has_star(call):
             continue
         handed = _entries(call)

@@ -134,7 +134,7 @@ def loaded_alone(module: Module) -> set[str | None]:
 
 def uncalled(module: Module) -> Iterator[ast.Attribute]:
     """`{"optimizer": optimizer.state_dict}`, `dict(model=model.state_dict)`, `torch.save(model.state_dict, path)`."""
-    for node in module.all(ast.Attribute):
+    for node in module.all(ast.Attribute) if module.source.spells("state_dict") else ():
         if node.attr != "state_dict":
             continue
         match module.parent(node):

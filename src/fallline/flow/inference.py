@@ -29,7 +29,7 @@ _BY_NAME = re.compile(
 )
 # Helpers that fill a model they are given: `load_checkpoint(path, model)`.
 _LOADS = re.compile(
-    r"_?(load|restore)(_\w+)?_?(checkpoint|ckpt|model|weights?|state|snapshot|pretrained|params)\w*"
+    r"^_?(load|restore)(_\w+)?_?(checkpoint|ckpt|model|weights?|state|snapshot|pretrained|params)\w*$"
 )
 _PRETRAINED = re.compile(r"\bpretrained\s*=\s*(?!False|None)|\bweights\s*=\s*(?!None)")
 # Methods that only handle the model: they compute nothing from an input.
@@ -77,13 +77,13 @@ def _loads(module: Module) -> Iterator[ast.Call]:
     """Calls that fill a model with trained weights, and calls that make one that has them."""
     yield from module.method_calls("load_state_dict")
     made = [c for c in calls_with_mode(module) if _is_pretrained(module, c)]
-    filled = [c for c in module.calls_named(_LOADS.fullmatch) if c.args and c not in made]
+    filled = [c for c in module.calls_named(_LOADS) if c.args and c not in made]
     yield from module.index.sorted(made + filled)
 
 
 def _fills(call: ast.Call) -> bool:
     """`utils.load_checkpoint(path, model)`, `load_weights(model, path)`."""
-    return bool(call.args) and _LOADS.fullmatch(last_name(call)) is not None
+    return bool(call.args) and _LOADS.search(last_name(call)) is not None
 
 
 def _is_pretrained(module: Module, made: ast.Call) -> bool:

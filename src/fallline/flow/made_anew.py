@@ -14,14 +14,14 @@ __all__ = ["made_anew"]
 
 # Layers that begin with random weights. A norm begins as the identity, and is often made for one call on purpose.
 _RANDOM = re.compile(
-    r"torch\.nn\.(Linear|Bilinear|Conv(Transpose)?[123]d|Embedding(Bag)?|(LSTM|GRU|RNN)(Cell)?|MultiheadAttention"
-    r"|Transformer((En|De)coder(Layer)?)?)"
+    r"^torch\.nn\.(Linear|Bilinear|Conv(Transpose)?[123]d|Embedding(Bag)?|(LSTM|GRU|RNN)(Cell)?|MultiheadAttention"
+    r"|Transformer((En|De)coder(Layer)?)?)$"
 )
 
 
 def made_anew(module: Module) -> Iterator[ast.Call]:
     """`nn.Linear(8, 8)(x)` in a `forward`, or a name for the layer that is called there and kept nowhere."""
-    for made in module.calls_resolved(_RANDOM.fullmatch):
+    for made in module.calls_resolved(_RANDOM):
         forward = module.function(made)
         cls = module.parent(forward) if forward is not None else None
         if not isinstance(forward, ast.FunctionDef) or forward.name != "forward":

@@ -80,7 +80,7 @@ def _sums(module: Module) -> Iterator[tuple[ast.expr, int | None, int]]:
     for product in module.all(ast.BinOp):
         if isinstance(product.op, ast.MatMult):
             yield product.left, None, -1
-    for call in module.calls_named((_PRODUCTS | {"einsum"}).__contains__):
+    for call in module.calls_named(_PRODUCTS | {"einsum"}):
         name = last_name(call)
         match call:
             case ast.Call(func, [left, _]) if name in _PRODUCTS and module.resolve(func):

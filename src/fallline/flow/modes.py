@@ -18,7 +18,7 @@ _MODAL_FUNCTION = re.compile(r"torch\.nn\.functional\.(\w*dropout\w*|batch_norm|
 _DEPTH = 6
 # Architectures of libraries, by the functions that make them: they have BatchNorm, dropout or both.
 _WITH_MODE = re.compile(
-    r"torchvision\.models\.(\w+\.)*[a-z]\w*|timm\.create_model|pytorch_fid\.inception\.InceptionV3"
+    r"^(torchvision\.models\.(\w+\.)*[a-z]\w*|timm\.create_model|pytorch_fid\.inception\.InceptionV3)$"
 )
 
 
@@ -27,14 +27,14 @@ def made_with_mode(module: Module, made: ast.Call) -> bool:
     match made.func:
         case ast.Subscript(ast.Attribute(of, "__dict__")):
             return module.resolve(of) == "torchvision.models"
-    return _WITH_MODE.fullmatch(module.resolve(made.func) or "") is not None
+    return _WITH_MODE.search(module.resolve(made.func) or "") is not None
 
 
 def calls_with_mode(module: Module) -> list[ast.Call]:
     """Those of a file."""
     unnamed = module.calls_by_last_name.get("", [])
     return [
-        *module.calls_resolved(_WITH_MODE.fullmatch),
+        *module.calls_resolved(_WITH_MODE),
         *(call for call in unnamed if made_with_mode(module, call)),
     ]
 

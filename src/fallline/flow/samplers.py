@@ -59,7 +59,7 @@ def _others_tell(module: Module) -> bool:
 
 
 def _samplers(module: Module) -> list[ast.Call]:
-    return module.calls_named(_DISTRIBUTED.search)
+    return module.calls_named(_DISTRIBUTED)
 
 
 def _behind_a_batch_sampler(module: Module, made: ast.Call) -> bool:

@@ -19,7 +19,7 @@ __all__ = ["means_of_selected"]
 _MEAN_LOSSES = re.compile(
     r"(smooth_l1|l1|mse|huber|cross_entropy|nll|binary_cross_entropy(_with_logits)?|kl_div|bce)(_loss)?"
 )
-_MEANS = re.compile(f"mean|{_MEAN_LOSSES.pattern}")
+_MEANS = re.compile(f"^(mean|{_MEAN_LOSSES.pattern})$")
 _LOSS_LAYERS = re.compile(r"(SmoothL1|L1|MSE|Huber|CrossEntropy|NLL|BCE(WithLogits)?|KLDiv)Loss")
 _LOGICAL = frozenset({"logical_and", "logical_or", "nonzero", "bool"}) | BOOLEAN
 # Everyone is in one of these, or the loader has seen to it.
@@ -30,7 +30,7 @@ _ALWAYS_SOME = re.compile(
 
 def means_of_selected(module: Module) -> Iterator[tuple[ast.Call, ast.expr]]:
     """`x[mask].mean()` and `F.l1_loss(a[mask], b[mask])` in a loss, and the mask, where nobody asks whether it selects anything."""
-    calls = set(module.calls_named(_MEANS.fullmatch))
+    calls = set(module.calls_named(_MEANS))
     if _makes_a_loss(module):  # what is called may be one of them
         calls |= {call for call, _ in calls_of_what_is_built(module)}
     for call in module.index.sorted([*calls]):

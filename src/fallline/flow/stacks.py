@@ -199,6 +199,8 @@ def forward_stacks(module: Module) -> list[tuple[ast.Call, Stack]]:
 
 def _activation_of_layer(statement: ast.Assign) -> ast.Call | None:
     """`x = act(layer(x))` or `x = layer(x).act()`: the activation call."""
+    if statement.value.__class__ is not ast.Call:  # hot: most assignments end here
+        return None
     match statement:
         case ast.Assign(
             [ast.Name(x), *_],

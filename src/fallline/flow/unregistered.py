@@ -45,20 +45,20 @@ def kept_layers(module: Module) -> Iterator[Kept]:
         if name is None or value is None:
             continue
         cls = module.class_(statement)
-        if cls is None:
+        if cls is None or not module.is_module_class(cls):
             continue
         value = or_empty(value)
         made = module.value(value)
         kept = Kept(module, cls, statement, name, value, made)
         inside = contents(module, made)
-        handed = inside is None and module.is_module_class(cls) and is_handed_layers(kept)
+        handed = inside is None and is_handed_layers(kept)
         if not handed and (inside is None or (inside and not any(map(on_the_spot, inside)))):
             continue
         put_in = [*(inside or ()), *added(kept)]
         sure = handed or any(is_layer(module, item) for item in put_in) or says_layers(kept)
         if not sure and not (any(map(looks_like_layer, put_in)) and elements_called(kept)):
             continue
-        if module.is_module_class(cls) and not _registered(kept):
+        if not _registered(kept):
             given = made.__class__ is ast.Name and not handed and not any(added(kept))
             yield replace(kept, presumed=not sure, declared=sure and given)
 

@@ -174,7 +174,7 @@ class Values:
         """Class and attribute → the values of `self.x = value`."""
         found: dict[tuple[int, str], list[ast.expr]] = {}
         for target in self.module.all(ast.Attribute):
-            if not isinstance(target.ctx, ast.Store) or of_self(target) is None:
+            if target.ctx.__class__ is not ast.Store or of_self(target) is None:
                 continue
             cls = self.module.class_(target)
             if cls is not None:

@@ -10,16 +10,13 @@ from fallline.api.paper import Loops
 from fallline.events import Event, Trace
 from fallline.reader.language import PYTHON
 from fallline.reader.machine import Machine
-from fallline.reader.relevance import TOKENS
 from fallline.reader.roots import Root, roots_of
 from fallline.reader.state import Bounds, Stop
 from fallline.reader.switches import Settings, explore
 from fallline.syntax import Module, Project
-from fallline.syntax.tokens import Tokens
 
 __all__ = ["traces_of"]
 
-_PROTOCOL = Tokens(frozenset(TOKENS))
 _LENGTH = 7
 _LONGEST = 41
 _UNSTEPPED = 19  # where backwards pile up and no step is seen
@@ -38,8 +35,6 @@ def traces_of(
     wanted: Callable[[Root], bool] = lambda root: True,
 ) -> Iterator[Trace]:
     """The executions on paper that begin in this file. `reached` and `touched` collect what ran and where."""
-    if not module.source.held(_PROTOCOL):
-        return
     project = module.project or Project()
     ran = reached if reached is not None else set()
     files = touched if touched is not None else set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fallline.check.outcome import Outcome
+from fallline.report.place import where
+from fallline.report.witness import witness_lines
 from fallline.show.terminal import SEVERITY_STYLE, Paint
 from fallline.untrusted import printable
 
@@ -13,10 +15,6 @@ def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
     """All findings in order of place; `[*]` marks what `--fix` can fix."""
     if not outcome.shown:
         return ""
-    # imported here: a check that finds nothing to do shall start quickly
-    from fallline.report.place import where
-    from fallline.report.witness import witness_lines
-
     lines = []
     for finding in outcome.shown:
         mark = " [*]" if finding.fix is not None and finding.fix.safe else ""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 
 from fallline.check.outcome import Outcome
+from fallline.report.place import lines_around, where
+from fallline.report.witness import witness_lines
+from fallline.rules import rule_by_code
 from fallline.show.terminal import SEVERITY_STYLE, Paint, counted
 from fallline.untrusted import printable
 
@@ -42,11 +45,6 @@ def summary(outcome: Outcome) -> str:
 
 
 def _block(finding: Finding, outcome: Outcome, paint: Paint, explain: bool) -> str:
-    # imported here: a check that finds nothing to do shall start quickly
-    from fallline.report.place import lines_around, where
-    from fallline.report.witness import witness_lines
-    from fallline.rules import rule_by_code
-
     style = SEVERITY_STYLE[finding.severity.value]
     mark = " [*]" if finding.fix is not None and finding.fix.safe else ""
     source = lines_around(finding, outcome)

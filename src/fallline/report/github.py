@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from fallline.check.outcome import Outcome
+from fallline.report.place import where
 from fallline.show.terminal import Paint
 from fallline.untrusted import printable
 
@@ -17,9 +18,6 @@ def render(outcome: Outcome, paint: Paint, *, explain: bool = False) -> str:
     """One workflow command for one finding."""
     if not outcome.findings:
         return ""
-    # imported here: a check that finds nothing to do shall start quickly
-    from fallline.report.place import where
-
     lines = []
     for finding in sorted(outcome.findings, key=lambda f: f.severity.rank):
         at = finding.at

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from fallline.check.outcome import Outcome
-from fallline.finding import Finding
 from fallline.untrusted import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fallline.check.outcome import Outcome
+    from fallline.finding import Finding
 
 __all__ = ["lines_around", "where"]
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fallline.finding import Finding
-from fallline.show.terminal import Paint
 from fallline.untrusted import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fallline.finding import Finding
+    from fallline.show.terminal import Paint
+
+    Step = dict[str, Any]
 
 __all__ = ["witness_lines"]
 
-Step = dict[str, Any]
 _LONGEST_CYCLE = 10
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any, TypeVar
 
 __all__ = ["Index", "children", "index_of"]
@@ -18,6 +19,8 @@ _NO_NODES = frozenset(
 )
 _PLAIN = frozenset({type(None), str, int, float, complex, bool, bytes, type(...)})
 _FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: ()}
+
+_start: Callable[[ast.AST], int] = attrgetter("start")
 
 # of more types than this, one look at each node is cheaper than a search for each type
 _FEW = 4
@@ -33,7 +36,6 @@ class Index:
     def __init__(self, tree: ast.AST) -> None:
         self.nodes: list[ast.AST] = []
         self.by_type: dict[type, list[Any]] = {}
-        self._starts: dict[type, list[int]] = {}
         self._meant: dict[tuple[type, ...], list[type]] = {}
         self._number(tree)
 
@@ -89,11 +91,9 @@ class Index:
             return [n for n in self.nodes[start:stop] if isinstance(n, kinds)]
         found: list[Any] = []
         for kind in meant:
-            starts = self._starts.get(kind)
-            if starts is None:
-                starts = self._starts[kind] = [n.start for n in self.by_type[kind]]
-            first = bisect_left(starts, start)
-            found += self.by_type[kind][first : bisect_left(starts, stop, first)]
+            nodes = self.by_type[kind]
+            first = bisect_left(nodes, start, key=_start)
+            found += nodes[first : bisect_left(nodes, stop, first, key=_start)]
         return self.sorted(found) if len(meant) > 1 else found
 
     @staticmethod
@@ -124,10 +124,6 @@ class Index:
 
     def _stop(self, node: Any) -> int:
         return len(self.nodes) if node.after is None else node.after.start
-
-
-def _start(node: Any) -> int:
-    return node.start  # type: ignore[no-any-return]
 
 
 def index_of(node: Any) -> Index | None:

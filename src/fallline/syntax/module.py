@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -27,6 +28,27 @@ _UNSET: Any = object()
 _PLAIN_NAMES = frozenset({"torch", "nn", "F"})
 # Files that gather hundreds of others with `import *` are not followed: all would be parsed for one name.
 MOST_STARS = 8
+
+
+# Which names are meant: these, those that a pattern finds, or those that a function of one file says.
+Wanted: TypeAlias = frozenset[str] | re.Pattern[str] | Callable[[str], object]
+# Files of one project call the same functions: whether a pattern finds a name is found out once.
+_FOUND: dict[re.Pattern[str], dict[str, bool]] = {}
+_MOST_FOUND = 100_000
+
+
+def _chosen_names(names: Iterable[str], wanted: Wanted) -> list[str]:
+    if isinstance(wanted, frozenset):
+        return [name for name in names if name in wanted]
+    if not isinstance(wanted, re.Pattern):
+        return [name for name in names if wanted(name)]
+    known = _FOUND.setdefault(wanted, {})
+    if len(known) > _MOST_FOUND:
+        known.clear()
+    for name in names:
+        if name not in known:
+            known[name] = wanted.search(name) is not None
+    return [name for name in names if known[name]]
 
 
 class Module:
@@ -171,7 +193,7 @@ class Module:
     def _habits(self, imported: dict[str, str]) -> dict[str, str]:
         """What a fragment leaves out, because everybody knows it: `torch`, `nn`, `F`. Nothing in it defines them."""
         missing = set(filter(self.source.spells, HABITS.keys() - imported.keys()))
-        read = missing.intersection([node.id for node in self.all(ast.Name)])
+        read = missing.intersection([n.id for n in self.all(ast.Name)]) if missing else missing
         if not read:
             return {}
         made = self.functions.keys() | self.classes.keys()
@@ -294,18 +316,16 @@ class Module:
                 found.setdefault(name, []).append(call)
         return found
 
-    def calls_named(self, wanted: Callable[[str], object]) -> list[ast.Call]:
+    def calls_named(self, wanted: Wanted) -> list[ast.Call]:
         """Calls whose last name is wanted, in source order: a file has far fewer names than calls."""
         return self._chosen(self.calls_by_last_name, wanted)
 
-    def calls_resolved(self, wanted: Callable[[str], object]) -> list[ast.Call]:
+    def calls_resolved(self, wanted: Wanted) -> list[ast.Call]:
         """The same of the dotted names that they resolve to."""
         return self._chosen(self._calls_by_name, wanted)
 
-    def _chosen(
-        self, by_name: dict[str, list[ast.Call]], wanted: Callable[[str], object]
-    ) -> list[ast.Call]:
-        lists = [calls for name, calls in by_name.items() if wanted(name)]
+    def _chosen(self, by_name: dict[str, list[ast.Call]], wanted: Wanted) -> list[ast.Call]:
+        lists = [by_name[name] for name in _chosen_names(by_name, wanted)]
         return self.index.sorted([call for calls in lists for call in calls])
 
     def call_at(self, at: Location) -> ast.Call | None:

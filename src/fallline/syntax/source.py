@@ -260,7 +260,10 @@ def _exported(text: str) -> str | None:
 def decode(data: bytes) -> tuple[str, str]:
     """The text of a Python file, and its encoding."""
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        encoding = "utf-8"
+        head = b"".join(data.split(b"\n", 2)[:2])
+        if b"coding" in head or not head.isascii():
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     except (SyntaxError, LookupError) as error:
         raise UnreadableError(f"unknown encoding: {error}") from None
     try:

@@ -40,6 +40,11 @@ class Tokens:
         for token in map(_read, tokens):
             self._by_part.setdefault(token.part, []).append(token)
         self._wordless = {token.text for token in self._by_part.pop(b"", [])}
+        # the parts that hold a shorter one, by that: `focal_loss` is only in words in which `loss` is
+        self._longer: dict[bytes, list[bytes]] = {}
+        for part in sorted(self._by_part, key=len):
+            shorter = next((known for known in self._longer if known in part), part)
+            self._longer.setdefault(shorter, []).append(part)
         self._words = frozenset(part for part in self._by_part if part in tokens)
         self._whole = {t.text: t.whole for same in self._by_part.values() for t in same if t.whole}
         self._seen: set[bytes] = set()
@@ -63,17 +68,22 @@ class Tokens:
 
     def _learn(self, words: frozenset[bytes]) -> None:
         together = b" %s " % b" ".join(words)
-        for part, tokens in self._by_part.items():
-            at = together.find(part)
+        for shortest, parts in self._longer.items():
+            at = together.find(shortest)
             while at >= 0:
                 end = together.index(b" ", at)
                 word = together[together.rindex(b" ", 0, at) + 1 : end]
-                for token in tokens:
-                    if token.begins <= word.startswith(part) and token.ends <= word.endswith(part):
-                        self._holding.setdefault(word, set()).add(token.text)
-                at = together.find(part, end)
+                for part in parts:
+                    if part in word:
+                        self._note(word, part)
+                at = together.find(shortest, end)
         self._holders = set(self._holding)
         self._seen |= words
+
+    def _note(self, word: bytes, part: bytes) -> None:
+        for token in self._by_part[part]:
+            if token.begins <= word.startswith(part) and token.ends <= word.endswith(part):
+                self._holding.setdefault(word, set()).add(token.text)
 
 
 def _read(token: bytes) -> _Token:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_benchmark", "is_unit_test", "times_only"]
+__all__ = ["is_benchmark", "is_unit_test", "made_up", "times_only"]
 
 _NAMED = re.compile(r"(^|[/\\])(test_[^/\\]*|[^/\\]*_tests?|tests|conftest)\.py$")
 _IN_FOLDER = re.compile(r"(^|[/\\])(\w+[_-])?(unit_?)?tests?[/\\]")
@@ -35,14 +35,19 @@ _ASSERTS = re.compile(r"^[ \t]+(?:assert\b|self\.assert|torch\.testing|np\.testi
 
 def is_unit_test(path: str, text: str) -> bool:
     """By its name or folder, and by what it holds."""
-    if not (_NAMED.search(path) or _IN_FOLDER.search(path)):
+    if "test" not in path or not (_NAMED.search(path) or _IN_FOLDER.search(path)):
         return False
     if _FRAMEWORK.search(text) is not None:
         return True
     if _TEST.search(text) is not None and _ASSERTS.search(text) is not None:
         return True
     both = _NAMED.search(path) is not None and _IN_FOLDER.search(path) is not None
-    return both and _MADE_UP.search(text) is not None and _REAL.search(text) is None
+    return both and made_up(text)
+
+
+def made_up(text: str) -> bool:
+    """Code that works on numbers made up on the spot, and reads and writes nothing."""
+    return _MADE_UP.search(text) is not None and _REAL.search(text) is None
 
 
 def times_only(name: str, text: str) -> bool:

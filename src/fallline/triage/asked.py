@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fallline.triage.frame import framed, uncommon
+from fallline.triage.frame import framed, topics, uncommon
 from fallline.triage.symptoms import symptoms
 from fallline.triage.words import tokens
 
@@ -35,6 +35,9 @@ _WORD = re.compile(r"[^\W\d_]{2}")
 _NUMBERED = re.compile(r"(?:^|(?<=[\s:;,.?]))\(?[1-4a-d][).]\s+(?=\w)")
 _ALSO = re.compile(
     r"[,;] and (?=(?:do|does|is|are|should|can|must|how|why|what|which|where|when|will|i wonder)\b)"
+)
+_BESIDES = re.compile(
+    r"(?i)\W*(?:also|besides|in addition|additionally|moreover|furthermore|another (?:problem|question|issue|thing)|secondly?)\b"
 )
 _FEWEST, _MOST = 4, 3  # words of a question that stands by itself; questions that are answered
 _FEW = 3  # sentences below the title of a post that is not long
@@ -101,10 +104,11 @@ def questions_in(prose: str) -> list[str]:
         return counted[:_MOST]
     asked = Asked.of(prose)
     titled = [asked.title] if asked.title.endswith(("?", "？")) else []
-    parts = [part for q in (*titled, *asked.questions) for part in _ALSO.split(q)]
-    if len(parts) < 2:
+    besides = [s for s in asked.complaints if _BESIDES.match(s)]
+    parts = [part for q in (*titled, *asked.questions, *besides) for part in _ALSO.split(q)]
+    if len(parts) < 2 and not besides:
         return []
-    return [q for q in parts if len(tokens(q)) >= _FEWEST and uncommon(framed(q))][:_MOST]
+    return [q for q in parts if len(tokens(q)) >= _FEWEST and topics(framed(q))][:_MOST]
 
 
 def _plain(sentence: str) -> str:

@@ -27,12 +27,14 @@ __all__ = [
     "related",
     "speaks_of_all",
     "speaks_of_things",
+    "topics",
     "uncommon",
 ]
 
 _HOME = Path(__file__).parent / "frames.toml"
 _HOME_THINGS = 2
 _FIRST = re.compile(r"(?<=[.:;])\s")
+_EVERYWHERE = frozenset({"loss", "gradients", "device", "accuracy", "batch_size", "images"})
 _BEGINNING = 3  # letters by which a word that ends in `*` is found
 
 
@@ -206,6 +208,7 @@ def _told(subject: _Subject, frame: Frame) -> float:
     told = sum(share * weight[sign] for sign, share in subject.signs.items() if sign in frame.signs)
     things = uncommon(frame)
     about = len(things & subject.own.keys()) / len(things) if things else 1.0
+    about *= _named_share({t: share**2 * weight[t] for t, share in subject.own.items()}, frame)
     return about * told / (rarest * (len(frame.signs) or 1))
 
 
@@ -221,9 +224,14 @@ def related(number: int, frame: Frame) -> bool:
     return bool(own & frame.things - _lexicon().everyday)
 
 
+def topics(frame: Frame) -> frozenset[str]:
+    """What a question can be about: the things it names, without those that are in nearly every question."""
+    return frame.things - _EVERYWHERE
+
+
 def speaks_of_all(claim: Claim, frame: Frame) -> bool:
-    """Whether a claim is asked or answers about all things that a question names, everyday ones aside."""
-    return uncommon(frame) <= _named(tokens(" ".join([*claim.asks, claim.says])))
+    """Whether a claim is asked or answers about all topics of a question."""
+    return topics(frame) <= _named(tokens(" ".join([*claim.asks, claim.says])))
 
 
 def speaks_of_things(frame: Frame, text: str) -> bool:

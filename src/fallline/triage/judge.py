@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from fallline.finding import Finding
+from fallline.rules import rule_by_code
 from fallline.syntax.nodes import below
 from fallline.triage.gathered import Gathered
 from fallline.triage.playbook import Statement
@@ -84,10 +85,6 @@ def asked_first(prose: str, found: Sequence[Finding], shape: Shape) -> tuple[lis
 
 
 def _near(finding: Finding, keys: set[str]) -> int:
-    from fallline.rules import (
-        rule_by_code,  # only where there is a finding: all rules take a while to load
-    )
-
     rule = rule_by_code(finding.code)
     own = f"{rule.name} {rule.instead}" if rule is not None else ""
     return len(keys & _keys(f"{finding.message} {own}"))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from fallline.finding import Finding
+from fallline.rules import rule_by_code
 from fallline.triage.choose import Chosen
 from fallline.triage.claim import Action
 from fallline.triage.filled import SENTENCE, filled
@@ -77,10 +78,6 @@ def distinct(found: Sequence[Finding], first: str) -> list[Finding]:
 
 
 def _instead(finding: Finding, evidence: Gathered, run: str) -> Action:
-    from fallline.rules import (
-        rule_by_code,  # only where there is a finding: all rules take a while to load
-    )
-
     rule = rule_by_code(finding.code)
     advice = rule.instead if rule is not None else ""
     code = _FENCE.search(advice)

@@ -44,7 +44,7 @@ from fallline.triage.point import Point, point_at
 from fallline.triage.post import Post
 from fallline.triage.recognise import Question
 from fallline.triage.seen import seen_in_code
-from fallline.triage.several import Part, each_question, headed
+from fallline.triage.several import Part, each_question, headed, hidden
 from fallline.triage.shape import Shape
 from fallline.triage.silent import SHOW_CODE, silent
 from fallline.triage.sourced import (
@@ -100,9 +100,9 @@ def compose(
     chosen = choice.best
     beside = [c for c in chosen[1:] if c.seen]
     chosen = [c for c in chosen if c not in beside]
-    parts = (
-        [] if run or evidence.serious else each_question(chosen, Post.of(text).prose, specialists)
-    )
+    if not (chosen or looked or run or evidence.serious):
+        chosen = hidden(Post.of(text), specialists)
+    parts = [] if run or evidence.serious else each_question(chosen, Post.of(text), specialists)
     told = bool(chosen and chosen[0].told)
     sum_ = None if told else reckoned(question.text)
     said = None if told else pasted_message(raw)

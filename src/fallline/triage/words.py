@@ -57,7 +57,7 @@ _STRANGE = 0.5  # a question with fewer known words than this share is not ours
 _TORCH = frozenset(
     "torch pytorch lightning timm torchvision torchaudio ddp fsdp fsdp2 peft".split()
 )
-_TRAINED = frozenset("epoch epochs train training trained trainer model models network networks gpu gpus cuda nccl loss losses gradient gradients grad tensor tensors finetune finetuning checkpoint checkpoints dataloader optimizer".split())  # fmt: skip
+_TRAINED = frozenset("epoch epochs learning lr forward backward autograd train training trained trainer model models network networks gpu gpus cuda nccl loss losses gradient gradients grad tensor tensors finetune finetuning checkpoint checkpoints dataloader optimizer".split())  # fmt: skip
 # another framework as what something is compared with or taken from
 _COMPARED = re.compile(
     r"(?i)\b(?:following|like|unlike|as in|than|compared (?:to|with)|ported from) (?:in )?(?:the )?(?:tensorflow|tf|keras|jax|flax|optax)\b"

@@ -142,7 +142,7 @@ _REMEMBERED = _Remembered()
 
 def called_names(data: bytes) -> frozenset[bytes]:
     """What a file calls or imports by name; nothing where it cannot train."""
-    if not any(token in data for token in TOKENS):
+    if not any(map(data.__contains__, TOKENS)):
         return frozenset()
     return _REMEMBERED.names(data)
 

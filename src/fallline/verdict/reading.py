@@ -16,15 +16,18 @@ from fallline.flow.unused import in_an_arm_for_nobody
 from fallline.location import Location
 from fallline.matters import nothing_to_find, of_another_framework
 from fallline.reader.execute import traces_of
+from fallline.reader.relevance import TOKENS
 from fallline.reader.roots import Root
 from fallline.rule import Rule, defining
 from fallline.rules import reader_rules
 from fallline.settle import settle
 from fallline.syntax import Module, Project, Source, UnreadableError
 from fallline.syntax.age import needs_old_torch
+from fallline.syntax.nodes import is_name
 from fallline.syntax.project import Question
 from fallline.syntax.tokens import Tokens
 from fallline.syntax.uncalled import never_runs
+from fallline.syntax.unit_tests import made_up
 from fallline.verdict import examine, refuted, together
 
 __all__ = ["Reading", "Rest", "read_data", "read_text", "unreadable"]
@@ -157,9 +160,9 @@ def read_module(
             return False
         return True
 
-    traced = _judged(
-        module, rules, deadline, trouble, reached=reached, touched=touched, wanted=wanted
-    )
+    collected = {"reached": reached, "touched": touched, "wanted": wanted}
+    makes_traces = not held.isdisjoint(TOKENS)
+    traced = _judged(module, rules, deadline, trouble, **collected) if makes_traces else []
     # an execution on paper knows more of a place than what is written around it
     places = {(f.code, f.at.path, f.at.line) for f in traced}
     found = [f for f in found if (f.code, f.at.path, f.at.line) not in places] + traced
@@ -185,7 +188,7 @@ def read_module(
 @lru_cache(maxsize=4)
 def _tokens_of(rules: tuple[Rule, ...]) -> Tokens:
     looking = defining(rules, "check_syntax")
-    return Tokens(frozenset(token for rule in looking for token in rule.tokens))
+    return Tokens(frozenset(token for rule in looking for token in rule.tokens).union(TOKENS))
 
 
 def _noted(findings: Iterable[Finding]) -> list[Finding]:
@@ -226,11 +229,20 @@ def _precision_is_off(finding: Finding, module: Module) -> bool:
 
 
 def _tried_out(module: Module, line: int) -> bool:
-    """A file that others import shows that it works: `def test_model()`, without arguments, called where the file is the program."""
+    """A file that others import shows that it works, where it is the program: with `def test_model()`, without arguments, or on numbers made up there."""
     for node in module.tree.body:
-        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
-            own = _TRIES.match(node.name) is not None and not ast.unparse(node.args)
-            return own and module.project is not None and module.project.imports(module)
+        if not node.lineno <= line <= (node.end_lineno or 0):
+            continue
+        match node:
+            case ast.FunctionDef(name, args):
+                own = _TRIES.match(name) is not None and not ast.unparse(args)
+            case ast.If():
+                own = is_name(getattr(node.test, "left", node.test), "__name__") and made_up(
+                    module.segment(node)
+                )
+            case _:
+                return False
+        return own and module.project is not None and module.project.imports(module)
     return False
 
 
@@ -304,7 +316,7 @@ def _add_fixes(
     deadline: float,
 ) -> None:
     """Fixes, until the time for the file is up: a finding is worth telling without one."""
-    by_code = {rule.code: rule for rule in rules}
+    by_code = {rule.code: rule for rule in rules} if findings else {}
     for finding in findings:
         if time.thread_time() > deadline:
             return

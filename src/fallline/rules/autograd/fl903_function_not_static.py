@@ -173,7 +173,7 @@ Double.apply(torch.ones(3, requires_grad=True)).sum().backward()
                 several = len(methods) > 1
                 yield self.finding(
                     head(module, methods[0]),
-                    f"{names} of this autograd Function {'are not static methods' if several else 'is not a static method'}, so torch raises when it is applied to an instance. "
+                    f"{names} of this autograd Function {'are not static methods' if several else 'is not a static method'}, so torch raises as soon as it is used. "
                     f"Decorate {'them' if several else 'it'} with `@staticmethod` and call `apply`",
                     severity=Severity.INFO if _plain_method(module, function) else None,
                 )

@@ -308,7 +308,7 @@ for epoch in range(10):
                 home, place = keeper.place
                 yield self.finding(
                     home.location(place),
-                    f"This checkpointer is not given {part}, so a resumed run continues differently. Hand it over with the model.",
+                    f"This checkpointer is not given {part}, so a resumed run begins there from nothing. Hand it over with the model.",
                     missing=lost,
                 )
 
@@ -318,7 +318,7 @@ for epoch in range(10):
             part = _name(one)
             yield self.finding(
                 module.location(call),
-                f"The optimizer's state is saved in a file of its own and {part} is saved in none, so a resumed run continues differently. Save its state too.",
+                f"The optimizer's state is saved in a file of its own and {part} is saved in none, so a resumed run begins there from nothing. Save its state too.",
                 severity=None if _CONTINUES.search(module.source.text) else Severity.INFO,
                 missing=[part],
             )
@@ -342,7 +342,7 @@ for epoch in range(10):
                 module.location(fleeting or concerned[0].call),
                 f"{part[0].upper()}{part[1:]} is created again in every epoch and is in no checkpoint, so its state is lost each time. Make it once, and save its state."
                 if fleeting
-                else f"This checkpoint is meant for resuming but leaves out {part}, so a resumed run continues differently. Save its state too.",
+                else f"This checkpoint is meant for resuming but leaves out {part}, which starts from nothing after a resume. Save its state too.",
                 severity=None if matters else Severity.INFO,
                 missing=[part],
             )
@@ -369,7 +369,12 @@ for epoch in range(10):
             at = saved.module.location(saved.call)
             yield self.finding(
                 at,
-                f"This checkpoint is meant for resuming but leaves out {_listed(missing_parts)}, so a resumed run continues differently. Save the state of each.",
+                f"This checkpoint is meant for resuming but leaves out {_listed(missing_parts)}, which "
+                + (
+                    "start from nothing after a resume. Save the state of each."
+                    if len(missing_parts) > 1
+                    else "starts from nothing after a resume. Save its state too."
+                ),
                 severity=None if _matters(module, saved, used, missing_parts) else Severity.INFO,
                 missing=missing_parts,
             )

@@ -245,7 +245,7 @@ _CALLED_LOSS = re.compile(r"(^|_)(loss_?(f|fn|func|function|fct)|criterion)$", r
 
 def _called_like_a_loss(module: Module) -> Iterator[tuple[ast.expr, ast.expr]]:
     """`self.net.loss_fn(q, target)`, whose making is not in view: place and target."""
-    for call in module.calls_named(lambda name: _CALLED_LOSS.search(name) is not None):
+    for call in module.calls_named(_CALLED_LOSS):
         if len(call.args) == 2 and differentiated(module, call):
             yield from ((call, target) for target in call.args)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Iterator
 
@@ -318,17 +317,24 @@ def _beside_another_base(module: Module, cls: ast.ClassDef) -> bool:
     project = module.project
     paths = [path for path, _ in project.naming(module, cls.name)] if project is not None else []
     others = [project.module_at(path) for path in paths[:_MOST]] if project is not None else []
-    stem = os.path.splitext(os.path.basename(module.path))[0]
     made = [
         other.bases
         for home in (module, *others)
         if home is not None
         for other in home.all(ast.ClassDef)
         for base in other.bases
-        if (home is module and is_name(base, cls.name))
-        or (home.resolve(base) or "").endswith(f"{stem}.{cls.name}")
+        if (home is module and is_name(base, cls.name)) or _means(home, base, cls)
     ]
     return bool(made) and all(len(bases) > 1 for bases in made)
+
+
+def _means(home: Module, base: ast.expr, cls: ast.ClassDef) -> bool:
+    """`class Gaussian(Policy)` with `from policies import Policy`, whichever file of the package it is from."""
+    name = home.resolve(base) or ""
+    if home.project is None or name.rpartition(".")[2] != cls.name:
+        return False
+    found = home.project.find_class(name, home)
+    return found is not None and found[1] is cls
 
 
 _MOST = 24  # files that are looked into

@@ -347,7 +347,7 @@ for epoch in range(2):
         has_mode = model.has_mode if model is not None else None
         return self.finding(
             mode,
-            "eval() is still in effect when training continues, so dropout is off and BatchNorm is frozen from here on. Call train() before the next update."
+            f"eval() is still in effect when training continues{_after(mode, step)}, so dropout is off and BatchNorm is frozen from here on. Call train() before the next update."
             if has_mode is not False
             else "eval() is still in effect when training continues. This model has neither dropout nor BatchNorm, so it does no harm yet. "
             "Call train() before the next update.",
@@ -358,6 +358,12 @@ for epoch in range(2):
             else Severity.WARNING,
             related={"step": step.at},
         )
+
+
+def _after(mode: Mode, step: Step) -> str:
+    """The call that evaluates, where a function of its own sets the mode."""
+    call = next((c for c in mode.callers if c not in step.callers), None)
+    return f" after the call at {call.near(mode.at)}" if call is not None else ""
 
 
 def _looked_at(trace: Trace) -> set[str]:

@@ -198,7 +198,7 @@ class Attention(nn.Module):
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
-        for call in module.calls_named(_ATTENDS.search):
+        for call in module.calls_named(_ATTENDS):
             rate = _attention_rate(module, call)
             if rate is not None and not _on_purpose(module, call):
                 yield self.finding(

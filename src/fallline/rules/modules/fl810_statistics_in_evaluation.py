@@ -85,7 +85,7 @@ Update statistics only under `if self.training:`, and copy buffers with the para
 
     def _moved_in_forward(self, module: Module) -> Iterator[Finding]:
         """A forward that updates a buffer, of a class that never asks for its mode, or only asks further down."""
-        for cls in module.all(ast.ClassDef):
+        for cls in module.all(ast.ClassDef) if module.source.spells("register_buffer") else ():
             if not module.is_module_class(cls):
                 continue
             buffers = set(_buffers(module, cls))

@@ -394,11 +394,14 @@ def _bounded(module: Module, name: ast.Name) -> bool:
     return False
 
 
+_BOUNDS = frozenset({"max", "clamp", "clamp_min", "clip"})
+
+
 @once
 def _bounds(module: Module) -> dict[str, list[tuple[ast.expr, ast.expr | None]]]:
     """By name: where it is bounded from below, and by what."""
     found: dict[str, list[tuple[ast.expr, ast.expr | None]]] = {}
-    for call in module.calls_named({"max", "clamp", "clamp_min", "clip"}.__contains__):
+    for call in module.calls_named(_BOUNDS):
         match call:
             case ast.Call(ast.Name("max"), [a, b]):
                 pairs: list[tuple[ast.expr | None, ast.expr | None]] = [(a, b), (b, a)]

@@ -366,7 +366,7 @@ def _loss_or_gradient(node: ast.AST | None) -> str | None:
 @once
 def _asks_at_all(module: Module) -> bool:
     """Whether a file asks anywhere if something is finite."""
-    return bool(module.calls_named(_TESTS.__contains__)) or any(
+    return bool(module.calls_named(_TESTS)) or any(
         isinstance(c.ops[0], ast.NotEq) and same(c.left, c.comparators[0])
         for c in module.all(ast.Compare)
     )

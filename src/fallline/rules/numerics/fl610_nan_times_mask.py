@@ -48,7 +48,7 @@ class NanTimesMask(Rule):
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         infinite = names_infinity(module)
-        partial = bool(module.calls_named(_PARTIAL.__contains__))
+        partial = bool(module.calls_named(_PARTIAL))
         for node, left, right in _products(module):
             for side, other in ((left, right), (right, left)):
                 filled = infinity_in(module, side) if infinite else None

@@ -207,7 +207,9 @@ def _copied_labels(module: Module) -> Iterator[ast.Assign]:
 
 def _losses_of_padding(module: Module) -> Iterator[ast.Call]:
     """Cross entropy over tokens shifted by one, in a file that pads with the end token and never masks anything."""
-    if not any(map(_pads_with_the_end, module.all(ast.Assign))):
+    if not module.source.spells("pad_token") or not any(
+        map(_pads_with_the_end, module.all(ast.Assign))
+    ):
         return
     if _MASKS.search(module.source.text) or not any(_pads(module, c) for c in module.all(ast.Call)):
         return
