@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.flow.calls import last_name
-from fallline.flow.modes import class_has_mode, made_with_mode
-from fallline.flow.modules import module_class
+from fallline.flow.modes import made_has_mode
 from fallline.flow.ranks import called_functions
 from fallline.flow.recording import turns_off
 from fallline.flow.values import values_of
@@ -264,12 +263,7 @@ def _has_mode(module: Module, model: ast.expr) -> bool | None:
     made = values_of(module).constructed(model)
     if made is None:
         made = _given(module, model)
-    if made is None:
-        return None
-    if made_with_mode(module, made):
-        return True
-    cls = module_class(module, made.func)
-    return class_has_mode(*cls) if cls is not None else None
+    return made_has_mode(module, made) if made is not None else None
 
 
 def _given(module: Module, model: ast.expr) -> ast.Call | None:

@@ -146,7 +146,7 @@ class Forwards:
         output = call.output
         if not self._recorded:  # as LiveGraphs.note, without a call
             if isinstance(output, torch.Tensor) and output.grad_fn is not None:
-                output.grad_fn.metadata["fallline"] = self._graphs.anchor
+                output.grad_fn.metadata["fallline"] = self._graphs.anchor  # type: ignore[index]
         elif isinstance(event, Forward):
             self._fuse.safely(self._done, event, output)
 
