@@ -525,6 +525,24 @@ def normalised(x):
 """,
         {"epsilon": ("1e-8", "1e-4")},
     ),
+    "an update that owns its optimizer, in a program that clears nothing": (
+        "FL106",
+        """\
+import torch
+
+
+class Learner{base}:
+    def __init__(self, net):
+        self.net = net
+        self.optimizer = torch.optim.Adam(net.parameters())
+
+    def update(self, x, y):
+        loss = torch.nn.functional.mse_loss(self.net(x), y)
+        loss.backward()  # here
+        self.optimizer.step()
+""",
+        {"base": ("", "(Framework)")},
+    ),
 }
 
 
