@@ -7,7 +7,16 @@ import ast
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, methods_of
 
-__all__ = ["FLOAT16", "KEEPS", "LOW", "autocast_around", "is_low", "is_off", "is_widened"]
+__all__ = [
+    "FLOAT16",
+    "KEEPS",
+    "LOW",
+    "autocast_around",
+    "is_layer",
+    "is_low",
+    "is_off",
+    "is_widened",
+]
 
 FLOAT16 = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 LOW = FLOAT16 | {"torch.bfloat16"}
@@ -65,8 +74,10 @@ def _call_is_low(module: Module, call: ast.Call, types: frozenset[str], depth: i
     told = module.argument(call, None, "dtype")
     if told is not None:
         return module.resolve(module.value(told)) in types
-    if region is not None and (name in _NARROWED or _is_layer(module, call.func)):
+    if region is not None and (name in _NARROWED or is_layer(module, call.func)):
         return True
+    if call.args and _was_cast(module, call.func, types):
+        return is_low(module, call.args[0], types, depth)
     match call:
         case ast.Call(ast.Attribute(subject, method)) if name is None:
             if method in _CAST:
@@ -84,6 +95,18 @@ def _call_is_low(module: Module, call: ast.Call, types: frozenset[str], depth: i
     if method not in KEEPS or (region == "cuda" and method in _WIDENED_ON_CUDA):
         return False
     return is_low(module, subject, types, depth)
+
+
+def _was_cast(module: Module, called: ast.expr, types: frozenset[str]) -> bool:
+    """`encoder` after `encoder = encoder.cuda().half()`: what is half goes through it as half."""
+    bound = module.bindings(called.id, module.scope(called)) if isinstance(called, ast.Name) else []
+    if isinstance(called, ast.Name) and not bound:
+        bound = module.bindings(called.id, None)
+    ups = [module.parent(b) for b in bound]
+    casts = [c for up in ups if isinstance(up, ast.Assign) for c in below(up.value, ast.Call)]
+    return any(
+        isinstance(c.func, ast.Attribute) and _CAST.get(c.func.attr, "") in types for c in casts
+    )
 
 
 def is_widened(module: Module, node: ast.AST | None) -> bool:
@@ -144,7 +167,7 @@ def _region(module: Module, node: ast.AST, types: frozenset[str]) -> str | None:
     return (device if isinstance(device, str) else "unknown") if known else None
 
 
-def _is_layer(module: Module, called: ast.expr) -> bool:
+def is_layer(module: Module, called: ast.expr) -> bool:
     """What is called is a layer that runs in half precision under autocast, or a stack that ends with one."""
     match called:
         case ast.Name():
