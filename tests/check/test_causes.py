@@ -87,6 +87,18 @@ def test_code_of_others_is_noted(project: Path, fallline: Callable) -> None:
     assert severities(fallline, "third_party") == {"third_party/lib/train.py": "error"}
 
 
+def test_an_unpacked_package_is_noted_however_large_it_is(
+    project: Path, fallline: Callable
+) -> None:
+    (project / "apex-master" / "apex").mkdir(parents=True)
+    for number in range(4):
+        wrong = WRONG.replace("loss", f"loss_{'a' * number}").replace("loader", f"data_{number}")
+        (project / "apex-master" / "apex" / f"part{number}.py").write_text(wrong)
+    (project / "train.py").write_text(RIGHT)
+    assert set(severities(fallline).values()) == {"info"}
+    assert "error" in severities(fallline, "apex-master").values()
+
+
 def test_a_folder_under_the_licence_of_others_is_noted(project: Path, fallline: Callable) -> None:
     (project / "LICENSE").write_text("MIT License\n\nCopyright (c) 2024 We\n")
     for folder, holder in (("copied", "2019 They"), ("part", "2024 We")):
@@ -110,3 +122,11 @@ def test_a_file_for_an_older_python_is_noted(project: Path, fallline: Callable) 
     (project / "older.py").write_text("import torch\nx = torch.ones(1).cuda(async=True)\n")
     (project / "broken.py").write_text("import torch\nx = torch.ones(1\ny = 2\n")
     assert severities(fallline) == {"old.py": "info", "older.py": "info", "broken.py": "error"}
+
+
+def test_a_copy_that_no_import_can_name_is_noted(project: Path, fallline: Callable) -> None:
+    keeps = WRONG.replace("\n\ntrain([(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))])\n", "\n")
+    (project / "core copy 6.py").write_text(keeps)
+    assert severities(fallline) == {"core copy 6.py": "info"}
+    (project / "core_copy_6.py").write_text(keeps)
+    assert severities(fallline, "core_copy_6.py") == {"core_copy_6.py": "error"}

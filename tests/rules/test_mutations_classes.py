@@ -94,7 +94,9 @@ def test_a_step_beside_the_update_of_a_scaler(step: str, check: str, found: bool
         ),
         ("load_for_inference", "pass", False),  # the state of training is of no use there
         ("resume", "self.restore_rest(state)", False),  # the dict goes on
-        ("resume", "for k in ('optimizer',): getattr(self, k).load_state_dict(state[k])", False),
+        # the keys of a loop are read: the epoch is not among these
+        ("resume", "for k in ('optimizer',): getattr(self, k).load_state_dict(state[k])", True),
+        ("resume", "for k in ('optimizer', 'epoch'): self.put_back(k, state[k])", False),
     ],
 )
 def test_state_that_is_saved_and_never_read(load: str, restore: str, found: bool) -> None:

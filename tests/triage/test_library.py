@@ -105,9 +105,9 @@ def test_names_are_those_of_an_api() -> None:
 
 
 def test_the_answer_quotes_library_version_and_default() -> None:
-    said = answer("what does persistent_workers do?").reply.answer
-    assert said.startswith("`persistent_workers` of `DataLoader` (torch 2.")
-    assert "default `False`" in said
+    said = answer("what does in_order do?").reply.answer
+    assert said.startswith("`in_order` of `DataLoader` (torch 2.")
+    assert "default `True`" in said
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class Clock:
         monkeypatch.setattr(pace.time, "thread_time", lambda: self.now)
         monkeypatch.setattr(rest, "thread_time", lambda: 0.0)  # a look takes no time
         monkeypatch.setattr(Recording, "took", lambda recording, seconds: None)  # nor our threads
-        monkeypatch.setattr(duty, "ALLOWANCE", 0.15)
+        monkeypatch.setattr(duty, "ALLOWANCE", 0.1)
 
     def update(self) -> None:
         self.watched.append(not switch.quiet)

@@ -303,6 +303,17 @@ def test_the_stack_is_looked_at_seldom_unless_ranks_differ() -> None:
     assert len(looks._seen) == 1
     looks.compare(False)
     assert looks._between() == whereabouts.SELDOM
+    looks.compare(True)  # now uneven, now not: that says nothing more
+    assert looks._between() == whereabouts.SELDOM
+    for _ in range(whereabouts.KEPT + whereabouts.CLOSELY):
+        looks._look()
+    looks.compare(False)
+    looks.compare(True)
+    assert looks._between() == whereabouts.OFTEN
+    for _ in range(whereabouts.CLOSELY):
+        looks._look()
+    looks.compare(True)
+    assert looks._between() == whereabouts.SELDOM  # that many show on which line the time goes
 
 
 def test_a_rank_that_still_writes_is_not_called_dead() -> None:

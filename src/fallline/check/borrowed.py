@@ -46,11 +46,19 @@ class Borrowed:
         folder = os.path.dirname(os.path.abspath(path))
         while folder.startswith(self._root + os.sep):
             if folder not in self._known:
-                self._known[folder] = self._foreign(folder) and self._is_small_part(folder)
+                self._known[folder] = self._is_package(folder) or (
+                    self._foreign(folder) and self._is_small_part(folder)
+                )
             if self._known[folder]:
                 return True
             folder = os.path.dirname(folder)
         return False
+
+    def _is_package(self, folder: str) -> bool:
+        """The unpacked archive of a well-known package, however large, beside files of the project's own."""
+        name = re.sub(r"[-_](master|main)$", "", os.path.basename(folder).lower())
+        archive = name != os.path.basename(folder).lower() and name in _PACKAGES
+        return archive and not all(path.startswith(folder + os.sep) for path in self._files)
 
     def _is_small_part(self, folder: str) -> bool:
         inside = sum(path.startswith(folder + os.sep) for path in self._files)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fallline.flow.calls import last_name
-from fallline.flow.modules import MODELS, looks_like_model
+from fallline.flow.modules import MODELS, bases_are, looks_like_model
 from fallline.flow.recording import turns_off, under_no_grad
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, is_name, methods_of, written
@@ -296,24 +296,12 @@ def _is_driven(module: Module, function: ast.FunctionDef) -> bool:
     cls = module.class_(function)
     if cls is None or not cls.bases or module.is_module_class(cls):
         return False
-    return not all(_is_silent(module, b) for b in cls.bases)
+    return not bases_are(module, cls, _is_silent)
 
 
-def _is_silent(module: Module, base: ast.expr, depth: int = 4) -> bool:
-    """A class of the project that is derived from such classes or from nothing, and turns no recording off."""
-    if written(base) in {"object", "ABC", "abc.ABC"}:
-        return True
-    name = module.resolve(base) or written(base)
-    local = module.classes.get(name)
-    found = (module, local) if local is not None else None
-    if found is None and module.project is not None:
-        found = module.project.find_class(name, module)
-    if found is None or depth == 0:
-        return False
-    home, above = found
-    if re.search(r"no_grad|inference_mode|grad_enabled", home.segment(above)):
-        return False
-    return all(_is_silent(home, b, depth - 1) for b in above.bases)
+def _is_silent(home: Module, cls: ast.ClassDef) -> bool:
+    """It turns no recording off."""
+    return re.search(r"no_grad|inference_mode|grad_enabled", home.segment(cls)) is None
 
 
 def _called_without_recording(module: Module, function: ast.FunctionDef, depth: int) -> bool:

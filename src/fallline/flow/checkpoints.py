@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fallline.flow.calls import last_name, of_self, returned, same
+from fallline.flow.collected import iterated
 from fallline.flow.unused import never_given
 from fallline.flow.values import values_of
 from fallline.syntax import Module
@@ -455,6 +456,9 @@ def _read_use(module: Module, use: ast.Name, loaded: Loaded) -> None:
     match up:
         case ast.Subscript(value, index, ast.Load()) if value is use:
             key = module.constant(index)
+            for each in _keys_of_loop(module, index):
+                loaded.keys.setdefault(each, up)
+                key = each
         case ast.Attribute(attr="get" | "pop"):
             call = module.parent(up)
             key = (
@@ -468,6 +472,14 @@ def _read_use(module: Module, use: ast.Name, loaded: Loaded) -> None:
         loaded.escapes = True
     elif key not in loaded.keys or _only_logged(module, loaded.keys[key]):
         loaded.keys[key] = up
+
+
+def _keys_of_loop(module: Module, index: ast.expr) -> list[str]:
+    """`k` of `for k in ("model", "optimizer"):`, one by one."""
+    bound = module.bindings(index.id, module.scope(index)) if isinstance(index, ast.Name) else []
+    over = iterated(module, bound[0]) if len(bound) == 1 else None
+    keys = [module.constant(e) for e in over.elts] if isinstance(over, ast.Tuple | ast.List) else []
+    return keys if all(isinstance(k, str) for k in keys) else []
 
 
 def _only_logged(module: Module, node: ast.AST) -> bool:

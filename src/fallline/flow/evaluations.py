@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.flow.calls import last_name
-from fallline.flow.modes import class_has_mode, made_with_mode
-from fallline.flow.modules import module_class
+from fallline.flow.modes import made_has_mode
 from fallline.flow.ranks import called_functions
 from fallline.flow.recording import turns_off
 from fallline.flow.values import values_of
@@ -41,7 +40,11 @@ def never_in_eval_mode(module: Module) -> Iterator[tuple[ast.For | ast.Call, boo
         return
     for loop in module.all(ast.For):
         model = _evaluated(module, loop, chosen)
-        if model is None or not _is_run_here(module, loop):
+        if (
+            model is None
+            or not _is_run_here(module, loop)
+            or _rests_at_its_callers(module, model, chosen)
+        ):
             continue
         has_mode = _has_mode(module, model)
         # a file that never says train() either may leave both to whoever calls it, unless it trains and evaluates in one function
@@ -52,6 +55,22 @@ def never_in_eval_mode(module: Module) -> Iterator[tuple[ast.For | ast.Call, boo
     if ".train()" in text:
         for call in _handed_over(module, chosen):
             yield call, False
+
+
+def _rests_at_its_callers(module: Module, model: ast.expr, chosen: set[str]) -> bool:
+    """`def test(loader, model)`, called as `test(loader, network)` with a network that this file puts into eval mode."""
+    function = module.function(model)
+    if not isinstance(function, ast.FunctionDef) or not isinstance(model, ast.Name):
+        return False
+    places = [a.arg for a in function.args.args]
+    if model.id not in places:
+        return False
+    at = places.index(model.id)
+    for call in module.all(ast.Call):
+        given = [k.value for k in call.keywords if k.arg == model.id] or call.args[at : at + 1]
+        if last_name(call) == function.name and any(last_name(g) in chosen for g in given):
+            return True
+    return False
 
 
 def _between_updates(module: Module, loop: ast.For) -> bool:
@@ -264,12 +283,7 @@ def _has_mode(module: Module, model: ast.expr) -> bool | None:
     made = values_of(module).constructed(model)
     if made is None:
         made = _given(module, model)
-    if made is None:
-        return None
-    if made_with_mode(module, made):
-        return True
-    cls = module_class(module, made.func)
-    return class_has_mode(*cls) if cls is not None else None
+    return made_has_mode(module, made) if made is not None else None
 
 
 def _given(module: Module, model: ast.expr) -> ast.Call | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from fallline.flow.calls import last_name
-from fallline.flow.modes import calls_with_mode, class_has_mode, made_with_mode
+from fallline.flow.modes import calls_with_mode, class_has_mode, made_has_mode, made_with_mode
 from fallline.flow.modules import function_called, module_class
 from fallline.flow.values import values_of
 from fallline.syntax import Module
@@ -359,8 +359,5 @@ def _is_used(module: Module, place: ast.AST, name: str) -> bool:
 def _mode_of(module: Module, place: Place, name: str) -> bool | None:
     """Whether its layers are different in eval mode, as far as they can be seen."""
     makers = [made for target, made in _made(module, place) if written(target) == name]
-    known: list[bool | None] = []
-    for made in makers:
-        found = module_class(module, made.func)
-        known.append(True if made_with_mode(module, made) else class_has_mode(*found) if found is not None else None)  # fmt: skip
+    known = [made_has_mode(module, made) for made in makers]
     return True if True in known else False if known and None not in known else None

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 from fallline.flow.calls import last_name, of_self, receiver, returned
+from fallline.flow.collected import listed
 from fallline.flow.values import values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import is_name, methods_of
+from fallline.syntax.nodes import below, is_name, methods_of
+from fallline.syntax.once import once
 
 __all__ = [
     "SHAPE_OPS",
@@ -97,6 +100,10 @@ def _of_call(module: Module, call: ast.Call, depth: int, element: int | None = N
             if call.func.attr in SHAPE_OPS:
                 return made_by(module, call.func.value, depth + 1)
             return Made(call.func.attr, call, module) if name is None else None
+    if isinstance(call.func, ast.Name):
+        function = module.functions.get(call.func.id)
+        if isinstance(function, ast.FunctionDef):
+            return _of_function(module, function, depth, element)
     return output_of(module, call.func, call, depth, element)
 
 
@@ -108,8 +115,7 @@ def method_of(module: Module, func: ast.Attribute) -> tuple[Module, ast.Function
         cls = module.class_(func)
         home = (module, cls) if cls is not None else None
     elif isinstance(owner, ast.Name | ast.Attribute):
-        made = values_of(module).constructed(owner)
-        home = class_of(module, made.func, module.resolve(made.func)) if made is not None else None
+        home = _class_called(module, owner)
     for statement in home[1].body if home is not None else ():
         match statement:
             case ast.FunctionDef(name) if name == func.attr and home is not None:
@@ -147,23 +153,42 @@ def output_of(
         return _of_forward(module, home, depth, element) if home is not None else None
     made = values_of(module).constructed(callee)
     if made is None:
-        return None
+        cls = presumed_class(module, callee)
+        return _of_forward(*cls, depth, element) if cls is not None else None
     name = module.resolve(made.func)
     if name is not None and name.startswith("torch.nn."):
         return _of_layer(module, made, name.rpartition(".")[2], call, depth)
+    if name is not None and name.startswith("torchvision.models."):
+        return _of_zoo(module, made, callee, call, depth)
     cls = class_of(module, made.func, name)
     if cls is not None:
         return _of_forward(cls[0], cls[1], depth, element)
-    return _of_factory(module, made, call, depth, element)
+    return None
 
 
-def _of_factory(
-    module: Module, made: ast.Call, call: ast.Call, depth: int, element: int | None
+_HEADS = frozenset({"fc", "classifier", "head", "heads"})
+_OF_CLASSES = re.compile(
+    r"torchvision\.models\.(\w+\.)?(?!\w*(rcnn|retinanet|ssd|fcos|fcn|deeplab|lraspp|raft|inception|googlenet))[a-z]\w*$"
+)
+
+
+def _of_zoo(
+    module: Module, made: ast.Call, callee: ast.expr, call: ast.Call, depth: int
 ) -> Made | None:
-    """`model = build_model()`: what the function returns."""
-    function = module.functions.get(made.func.id) if isinstance(made.func, ast.Name) else None
-    given = returned(module, function) if function is not None else []
-    return output_of(module, given[0], call, depth + 1, element) if len(given) == 1 else None
+    """A classifier of torchvision ends in a linear layer, or in what `model.fc = ...` puts there."""
+    if not _OF_CLASSES.match(module.resolve(made.func) or ""):
+        return None
+    for statement in module.all(ast.Assign):
+        match statement:
+            case ast.Assign([ast.Attribute(of, name)], head) if name in _HEADS:
+                pass
+            case ast.Assign([ast.Subscript(ast.Attribute(of, name))], head) if name in _HEADS:
+                pass
+            case _:
+                continue
+        if values_of(module).constructed(of) is made:
+            return output_of(module, head, call, depth + 1)
+    return Made("linear", made, module)
 
 
 def _of_layer(
@@ -171,8 +196,8 @@ def _of_layer(
 ) -> Made | None:
     if layer != "Sequential":
         return Made(_OPS_OF_LAYERS.get(layer, layer.lower()), call, module)
-    for last in reversed(_children(made)):
-        if isinstance(last, ast.Starred):
+    for last in reversed(_children(module, made)):
+        if last is None:
             return None
         inner = values_of(module).built(last)
         if not isinstance(inner, ast.Call):
@@ -185,14 +210,16 @@ def _of_layer(
     return None
 
 
-def _children(made: ast.Call) -> list[ast.expr]:
-    """The layers of a Sequential, given one by one or as an OrderedDict of pairs."""
+def _children(module: Module, made: ast.Call) -> list[ast.expr | None]:
+    """The layers of a Sequential, given one by one, as a list or as an OrderedDict of pairs; None where one cannot be seen."""
     match made.args:
         case [ast.Call(args=[ast.List(pairs), *_]) as given] if last_name(given) == "OrderedDict":
-            return [p.elts[1] for p in pairs if isinstance(p, ast.Tuple) and len(p.elts) == 2]
+            return [
+                p.elts[1] if isinstance(p, ast.Tuple) and len(p.elts) == 2 else None for p in pairs
+            ]
         case [ast.Call() as given] if last_name(given) == "OrderedDict":
-            return []
-    return made.args
+            return [None]
+    return listed(module, made.args)
 
 
 def called_function(module: Module, call: ast.Call) -> tuple[Module, ast.FunctionDef] | None:
@@ -206,13 +233,20 @@ def called_function(module: Module, call: ast.Call) -> tuple[Module, ast.Functio
             cls = module.class_(this)
             home = (module, cls) if cls is not None else None
         case func:
-            made = values_of(module).constructed(func)
-            home = class_of(module, made.func, module.resolve(made.func)) if made else None
+            home = _class_called(module, func)
     for statement in home[1].body if home is not None else ():
         match statement:
             case ast.FunctionDef("forward") if home is not None:
                 return home[0], statement
     return None
+
+
+def _class_called(module: Module, callee: ast.expr) -> tuple[Module, ast.ClassDef] | None:
+    """The class of the project whose instance this is."""
+    made = values_of(module).constructed(callee)
+    if made is None:
+        return presumed_class(module, callee)
+    return class_of(module, made.func, module.resolve(made.func))
 
 
 def class_of(
@@ -232,6 +266,31 @@ def class_of(
             if found is not None:
                 return found
     return None
+
+
+_ONLY_ONE = re.compile(r"(model|net|network)")
+_NOT_A_MODEL = re.compile(r"Loss|Criterion|Metric|Penalty|Mock|Dummy|Dataset")
+
+
+def presumed_class(module: Module, callee: ast.expr) -> tuple[Module, ast.ClassDef] | None:
+    """The model of this file that is called so, where nothing in view builds what is called: `critic` is a Critic, `model` the only one there is."""
+    origin = values_of(module).built(callee)
+    if not isinstance(origin, ast.Name | ast.Attribute) and origin is not callee:
+        return None
+    name = last_name(callee).replace("_", "").lower()
+    found = [c for c in _models(module) if c.name.lower() == name]
+    if not found and _ONLY_ONE.fullmatch(name):
+        found = _models(module)
+    return (module, found[0]) if len(found) == 1 else None
+
+
+@once
+def _models(module: Module) -> list[ast.ClassDef]:
+    """The modules of this file that are no part of others, and no losses."""
+    classes = [c for c in module.classes.values() if module.is_module_class(c)]
+    parts = {last_name(call) for c in classes for call in below(c, ast.Call)}
+    bases = {last_name(b) for c in classes for b in c.bases}
+    return [c for c in classes if c.name not in parts | bases and not _NOT_A_MODEL.search(c.name)]
 
 
 def _of_forward(module: Module, cls: ast.ClassDef, depth: int, element: int | None) -> Made | None:

@@ -6,11 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fallline.flow.calls import last_name
+from fallline.flow.calls import last_name, operand, receiver
 from fallline.flow.values import values_of
 from fallline.syntax import Module
 
-__all__ = ["fewest_dimensions", "is_product", "weighted_sums"]
+__all__ = ["fewest_dimensions", "is_product", "summed_by_place", "weighted_sums"]
 
 _ATTENTION = re.compile(r"att(n|ent|ention)|alpha|beta|score|energy|affinit|weights?$", re.I)
 # A soft assignment is normalised over what is chosen, and summed over what chooses.
@@ -29,6 +29,36 @@ def weighted_sums(module: Module) -> Iterator[tuple[ast.Call, int | None, int]]:
             _is_attention(module, weights, softmax) or _looks_up(module, weights)
         ):
             yield softmax, dims, summed
+
+
+def summed_by_place(module: Module) -> Iterator[tuple[ast.Call, int]]:
+    """The softmax and the dimension of `(weights.unsqueeze(-1) * values).sum(1)`: counted from the front, the dimensions of both are the same."""
+    for call in module.method_calls("sum"):
+        dim = module.number(operand(module, call, "dim"))
+        match receiver(module, call):
+            case ast.BinOp(left, ast.Mult(), right) if dim is not None and dim >= 0:
+                for side in (left, right):
+                    weights = _spread(module, side)
+                    softmax = _softmax(module, weights) if weights is not None else None
+                    if weights is not None and softmax is not None:
+                        if _is_attention(module, weights, softmax):
+                            yield softmax, int(dim)
+
+
+def _spread(module: Module, node: ast.expr) -> ast.expr | None:
+    """`weights` of `weights.unsqueeze(-1)` and `weights[..., None]`, one dimension more at the end."""
+    match node:
+        case ast.Call(ast.Attribute(inner, "unsqueeze"), [place]) if module.number(place) == -1:
+            return inner
+        case ast.Subscript(inner, ast.Tuple([ast.Constant(dots), ast.Constant(None)])) if (
+            dots is ...
+        ):
+            return inner
+        case ast.Subscript(inner, ast.Tuple([*before, ast.Constant(None)])) if all(
+            isinstance(b, ast.Slice) for b in before
+        ):
+            return inner
+    return None
 
 
 def fewest_dimensions(module: Module, node: ast.expr, depth: int = 10) -> int:
@@ -99,11 +129,11 @@ def _of_einsum(module: Module, call: ast.Call) -> Iterator[tuple[ast.expr, int |
         return
     before, _, after = str(texts[0].value).partition("->")
     kept = set(_letters(after))
-    for part, operand in zip(before.split(","), given, strict=False):
+    for part, factor in zip(before.split(","), given, strict=False):
         letters = _letters(part)
         summed = [i for i, letter in enumerate(letters) if letter not in kept]
         if len(summed) == 1 and len(given) == 2:
-            yield operand, len(letters), summed[0]
+            yield factor, len(letters), summed[0]
 
 
 def _letters(part: str) -> list[str]:

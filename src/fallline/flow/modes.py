@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import lru_cache
 
 from fallline.flow.calls import last_name
 from fallline.flow.modules import construction, module_class
@@ -12,7 +11,7 @@ from fallline.syntax.modes import layer_has_mode
 from fallline.syntax.module import Module
 from fallline.syntax.nodes import below, methods_of, walk
 
-__all__ = ["calls_with_mode", "class_has_mode", "made_with_mode"]
+__all__ = ["calls_with_mode", "class_has_mode", "made_has_mode", "made_with_mode"]
 
 _MODAL_FUNCTION = re.compile(r"torch\.nn\.functional\.(\w*dropout\w*|batch_norm|rrelu\w*)")
 _DEPTH = 6
@@ -39,18 +38,22 @@ def calls_with_mode(module: Module) -> list[ast.Call]:
     ]
 
 
+def made_has_mode(module: Module, made: ast.Call) -> bool | None:
+    """Whether what this call makes computes something else in eval mode; None where its layers are not seen."""
+    if made_with_mode(module, made):
+        return True
+    found = module_class(module, made.func)
+    return class_has_mode(*found) if found is not None else None
+
+
 def class_has_mode(home: Module, cls: ast.ClassDef, depth: int = _DEPTH) -> bool | None:
     """Whether a module class has such layers, or asks for its mode; None where it holds something that is not seen."""
-    known = _known_modes(home)
-    if id(cls) not in known:
-        known[id(cls)] = False  # a class that holds itself must not recurse
-        known[id(cls)] = _search(home, cls, depth)
-    return known[id(cls)]
-
-
-@lru_cache(maxsize=16)
-def _known_modes(home: Module) -> dict[int, bool | None]:
-    return {}
+    known = home.notes("classes with a mode")
+    if cls not in known:
+        known[cls] = False  # a class that holds itself must not recurse
+        known[cls] = _search(home, cls, depth)
+    found: bool | None = known[cls]
+    return found
 
 
 def _search(home: Module, cls: ast.ClassDef, depth: int) -> bool | None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import lru_cache
+from collections.abc import Callable
 
 from fallline.flow.calls import last_name, returned, same
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name
+from fallline.syntax.nodes import below, is_name, written
 
 __all__ = [
     "MODELS",
     "annotates_module",
+    "bases_are",
     "construction",
     "function_called",
     "has_state",
@@ -52,6 +53,7 @@ _STATEFUL = re.compile(
 _REGISTERS = frozenset({"register_buffer", "register_parameter", "add_module", "register_module"})
 _DEPTH = 6
 _STARS = 4
+_BASES = 4
 
 
 def module_class(module: Module, node: ast.expr) -> tuple[Module, ast.ClassDef] | None:
@@ -66,6 +68,29 @@ def module_class(module: Module, node: ast.expr) -> tuple[Module, ast.ClassDef] 
         elif name and not name.startswith("torch."):
             found = module.project.find_class(name, module)
     return found if found is not None and found[0].is_module_class(found[1]) else None
+
+
+def bases_are(
+    module: Module,
+    cls: ast.ClassDef,
+    fits: Callable[[Module, ast.ClassDef], bool],
+    roots: frozenset[str] = frozenset({"object", "ABC", "abc.ABC"}),
+    depth: int = _BASES,
+) -> bool:
+    """Whether all that a class is derived from is in view, up to `roots`, and fits."""
+    for base in cls.bases:
+        name = module.resolve(base) or written(base)
+        if name in roots or written(base) in roots:
+            continue
+        local = module.classes.get(name)
+        found = (module, local) if local is not None else None
+        if found is None and module.project is not None:
+            found = module.project.find_class(name, module)
+        if found is None or not depth or not fits(*found):
+            return False
+        if not bases_are(*found, fits, roots, depth - 1):
+            return False
+    return True
 
 
 def _from_a_star(module: Module, name: str) -> tuple[Module, ast.ClassDef] | None:
@@ -228,16 +253,12 @@ def _is_parameter(home: Module, call: ast.Call) -> bool:
 
 
 def _class_has_state(home: Module, cls: ast.ClassDef, depth: int) -> bool:
-    known = _known_states(home)
-    if id(cls) not in known:
-        known[id(cls)] = False  # a class that holds itself must not recurse
-        known[id(cls)] = _search_state(home, cls, depth)
-    return known[id(cls)]
-
-
-@lru_cache(maxsize=16)
-def _known_states(home: Module) -> dict[int, bool]:
-    return {}
+    known = home.notes("classes with a state")
+    if cls not in known:
+        known[cls] = False  # a class that holds itself must not recurse
+        known[cls] = _search_state(home, cls, depth)
+    found: bool = known[cls]
+    return found
 
 
 def _search_state(home: Module, cls: ast.ClassDef, depth: int) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fallline.flow.calls import last_name
-from fallline.flow.modes import class_has_mode, made_with_mode
-from fallline.flow.modules import module_class
+from fallline.flow.modes import made_has_mode
+from fallline.flow.modules import bases_are
 from fallline.flow.recording import turns_off, under_no_grad
 from fallline.flow.values import values_of
 from fallline.syntax import Module
@@ -121,37 +121,18 @@ def _sees_to_it(module: Module, function: ast.FunctionDef, rests: set[str], mode
     if any(last_name(mark) not in {"no_grad", "inference_mode", "staticmethod", "classmethod"} for mark in function.decorator_list):  # fmt: skip
         return True
     cls = module.class_(function)
-    if cls is not None and not _bases_are_silent(module, cls):
+    if cls is not None and not bases_are(module, cls, _is_silent, _ROOTS):
         return True
     project = module.project
     others = project.beside(module, function.name.encode()) if project is not None else []
     return any(".eval()" in other.source.text for other in others)
 
 
-def _bases_are_silent(module: Module, cls: ast.ClassDef, depth: int = 4) -> bool:
-    for base in cls.bases:
-        name = module.resolve(base) or written(base)
-        if name in _ROOTS:
-            continue
-        local = module.classes.get(name)
-        found = (module, local) if local is not None else None
-        if found is None and module.project is not None:
-            found = module.project.find_class(name, module)
-        if found is None or depth == 0:
-            return False
-        home, above = found
-        if any(".eval(" in home.segment(m) for m in methods_of(above)):
-            return False
-        if not _bases_are_silent(home, above, depth - 1):
-            return False
-    return True
+def _is_silent(home: Module, cls: ast.ClassDef) -> bool:
+    """It puts nothing to rest."""
+    return not any(".eval(" in home.segment(m) for m in methods_of(cls))
 
 
 def _has_mode(module: Module, model: ast.expr) -> bool | None:
     made = values_of(module).constructed(model)
-    if made is None:
-        return None
-    if made_with_mode(module, made):
-        return True
-    cls = module_class(module, made.func)
-    return class_has_mode(*cls) if cls is not None else None
+    return made_has_mode(module, made) if made is not None else None

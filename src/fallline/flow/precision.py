@@ -7,7 +7,16 @@ import ast
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, methods_of
 
-__all__ = ["FLOAT16", "KEEPS", "LOW", "autocast_around", "is_low", "is_off", "is_widened"]
+__all__ = [
+    "FLOAT16",
+    "KEEPS",
+    "LOW",
+    "autocast_around",
+    "is_layer",
+    "is_low",
+    "is_off",
+    "is_widened",
+]
 
 FLOAT16 = frozenset({"torch.float16", "torch.half", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 LOW = FLOAT16 | {"torch.bfloat16"}
@@ -65,7 +74,7 @@ def _call_is_low(module: Module, call: ast.Call, types: frozenset[str], depth: i
     told = module.argument(call, None, "dtype")
     if told is not None:
         return module.resolve(module.value(told)) in types
-    if region is not None and (name in _NARROWED or _is_layer(module, call.func)):
+    if region is not None and (name in _NARROWED or is_layer(module, call.func)):
         return True
     match call:
         case ast.Call(ast.Attribute(subject, method)) if name is None:
@@ -144,7 +153,7 @@ def _region(module: Module, node: ast.AST, types: frozenset[str]) -> str | None:
     return (device if isinstance(device, str) else "unknown") if known else None
 
 
-def _is_layer(module: Module, called: ast.expr) -> bool:
+def is_layer(module: Module, called: ast.expr) -> bool:
     """What is called is a layer that runs in half precision under autocast, or a stack that ends with one."""
     match called:
         case ast.Name():

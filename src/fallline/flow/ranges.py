@@ -385,6 +385,9 @@ class _Ranges:
 
     def _model(self, node: ast.Call) -> Range | None:
         """What a model returns: by its last layer where that is seen, else zero at least."""
+        inner = self.values.result(node)
+        if inner is not None:
+            return self.of(inner)
         made = output_of(self.module, node.func, node)
         if made is not None:
             return Range(*OPERATIONS[made.op], made.op) if made.op in OPERATIONS else None
@@ -419,11 +422,23 @@ class _Ranges:
 
     def _summed(self, of: ast.expr | None) -> Range | None:
         inner = self.of(of)
+        if inner is None and self._selects(of):
+            inner = Range(0.0, 1.0, f"the mask `{of.id}`")  # type: ignore[union-attr]
         if inner is None or inner.only_zero:
             return inner
         if inner.source in SUM_STAYS_AWAY or inner.source.startswith("the p"):
             return None  # probabilities sum to 1, or to more than 0 in any batch that training sees
         return inner.summed()
+
+    def _selects(self, of: ast.expr | None) -> bool:
+        """`pos` of `boxes[pos]` whose entries are counted with `pos.sum()`: numbers of rows would not be added up."""
+        if not isinstance(of, ast.Name) or NEVER_EMPTY.search(of.id):
+            return False
+        scope = self.module.scope(of)
+        return any(
+            isinstance(index, ast.Name) and index.id == of.id and self.module.scope(index) is scope
+            for index in (s.slice for s in self.module.all(ast.Subscript))
+        )
 
     def _where(self, node: ast.Call) -> Range | None:
         """Only what is sure: a branch picked by a test on itself is guarded."""

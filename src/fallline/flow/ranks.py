@@ -44,8 +44,15 @@ Def = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def is_distributed(module: Module) -> bool:
-    """This file wraps a model in DDP or joins a process group, and not one that is written down to be of one rank."""
-    return any(True for _ in module.calls(*_DISTRIBUTED)) and not of_one_rank(module)
+    """This file wraps a model in DDP, joins a process group or is handed what was wrapped, and no group that is written down to be of one rank."""
+    joins = any(True for _ in module.calls(*_DISTRIBUTED)) or _is_handed_ddp(module)
+    return joins and not of_one_rank(module)
+
+
+def _is_handed_ddp(module: Module) -> bool:
+    """`sampler.set_epoch(epoch)` beside `model.module.state_dict()`: what several ranks train."""
+    text = module.source.text
+    return ".set_epoch(" in text and ".module.state_dict()" in text
 
 
 def of_one_rank(module: Module) -> bool:
@@ -184,6 +191,8 @@ def runs_on_every_rank(module: Module, node: ast.AST, seen: frozenset[int] = fro
     joined = module.calls(*_DISTRIBUTED)
     if any(up is function for call in joined for up in module.parents(call)):
         return True
+    if any(last_name(c) == "backward" for c in below(function, ast.Call)):
+        return True  # each rank computes its part of the gradient
     return any(
         runs_on_every_rank(module, site, seen | {id(function)}) for site in _uses(module, function)
     )

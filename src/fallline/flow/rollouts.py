@@ -18,8 +18,11 @@ _DEEPEST = 16
 
 
 def collected_without_graph(module: Module, name: ast.expr) -> bool:
-    """An argument of this function that every caller takes out of a function which computed it under no_grad."""
+    """`torch.stack(logps)` of what was appended under no_grad; or an argument of this function that every caller takes out of a function which computed it so."""
     function = module.function(name)
+    joined = _joined(module, name)
+    if joined is not None:
+        return _without_graph(module, joined, _DEEPEST)
     if not isinstance(name, ast.Name) or function is None:
         return False
     match module.bindings(name.id, function):
@@ -27,6 +30,21 @@ def collected_without_graph(module: Module, name: ast.expr) -> bool:
             passed = values_of(module).passed(given)
             return bool(passed) and all(_from_rollout(module, value) for value in passed)
     return False
+
+
+def _joined(module: Module, node: ast.expr) -> ast.expr | None:
+    """`logps` of `torch.stack(logps).requires_grad_()`, a list that this scope fills."""
+
+    def inside(made: ast.expr) -> ast.expr | None:
+        match made:
+            case ast.Call(ast.Attribute(inner, method)) if method in _HANDS_ON | {"requires_grad_"}:
+                return inner
+        return None
+
+    match values_of(module).through(node, inside):
+        case ast.Call(args=[(ast.Name() | ast.Attribute(ast.Name("self"))) as kept, *_]) as made:
+            return kept if module.resolve(made.func) in _JOINS else None
+    return None
 
 
 def _from_rollout(module: Module, value: ast.expr) -> bool:
@@ -58,7 +76,9 @@ def _without_graph(module: Module, node: ast.expr, depth: int) -> bool:
     if not depth:
         return False
     match node:
-        case ast.Name():
+        case ast.Call(ast.Attribute(attr="detach" | "item")):
+            return True
+        case ast.Name() | ast.Attribute(ast.Name("self")):
             made = list(_made_of(module, node))
             return bool(made) and all(
                 under_no_grad(module, m) or _without_graph(module, m, depth - 1) for m in made
@@ -70,8 +90,11 @@ def _without_graph(module: Module, node: ast.expr, depth: int) -> bool:
     return False
 
 
-def _made_of(module: Module, name: ast.Name) -> Iterator[ast.expr]:
-    """What a name is bound to, and what is appended to it; an empty list to begin with is neither."""
+def _made_of(module: Module, name: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
+    """What a name or `self.x` is bound to, and what is appended to it; an empty list to begin with is neither."""
+    if isinstance(name, ast.Attribute):
+        yield from _kept_in(module, name)
+        return
     scope = module.scope(name)
     for bound in module.bindings(name.id, scope):
         value = _value(module, bound)
@@ -86,6 +109,16 @@ def _made_of(module: Module, name: ast.Name) -> Iterator[ast.expr]:
         match call:
             case ast.Call(ast.Attribute(ast.Name(kept)), [value]) if kept == name.id:
                 if module.scope(call) is scope:
+                    yield value
+
+
+def _kept_in(module: Module, held: ast.Attribute) -> Iterator[ast.expr]:
+    """What the methods of a class append to `self.x`."""
+    cls = module.class_(held)
+    for call in module.method_calls("append"):
+        match call:
+            case ast.Call(ast.Attribute(ast.Attribute(ast.Name("self"), kept)), [value]):
+                if kept == held.attr and module.class_(call) is cls:
                     yield value
 
 

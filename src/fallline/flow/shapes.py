@@ -341,9 +341,12 @@ def _unsqueezed(module: Module, call: ast.Call, inner: Shape | None) -> Shape | 
 
 
 def _squeezed(module: Module, call: ast.Call, inner: Shape | None) -> Shape | None:
+    given = operand(module, call, "dim")
+    if inner is not None and not inner.whole and inner.is_column and len(inner.dims) == 1:
+        # what a network's last layer gives for a batch, (B, 1)
+        return _VECTOR if given is None or module.number(given) in (-1, 1) else None
     if inner is None or not inner.whole:
         return None
-    given = operand(module, call, "dim")
     if given is None:
         return None if None in inner.dims[1:] else Shape(tuple(d for d in inner.dims if d != 1))
     dim = module.number(given)

@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass
 
 from fallline.flow.calls import of_self
 from fallline.flow.modules import module_class
+from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import below
 
@@ -70,6 +71,9 @@ def _layer(module: Module, call: ast.Call) -> Stack:
     name = module.resolve(call.func) or ""
     if name == "torch.nn.Sequential":
         return stack_of(module, *call.args)
+    built = values_of(module).result(call)
+    if isinstance(built, ast.List | ast.Tuple):
+        return stack_of(module, *built.elts)  # `layers += block(100, 100)`
     activation = _of_activation(name)
     if activation is not None:
         return activation
@@ -109,13 +113,11 @@ def _filled_list(module: Module, name: ast.Name) -> Stack:
     total = Stack()
     bound = module.bindings(name.id, scope)
     for target in bound:
-        match module.parent(target):
-            case (
-                ast.Assign(value=value) | ast.AugAssign(value=value) | ast.AnnAssign(value=value)
-            ) as up if isinstance(value, ast.List | ast.ListComp):
-                total += _part(module, value) * (_loop_times(module, up, scope) or 0)
-            case _:
-                return UNKNOWN
+        up = module.statement(target)
+        value = up.value if isinstance(up, ast.AugAssign) else values_of(module).bound_to(target)
+        if not isinstance(value, ast.List | ast.ListComp | ast.BinOp | ast.Call):
+            return UNKNOWN
+        total += _part(module, value) * (_loop_times(module, up, scope) or 0)
     for call in module.method_calls("append", "extend", "insert"):
         match call:
             case ast.Call(ast.Attribute(ast.Name(holder)), [*_, added]) if holder == name.id:

@@ -92,6 +92,9 @@ def _said(name: str, text: str) -> bool:
 
 @once
 def _idle(module: Module, around: _Definition) -> bool:
+    stem = os.path.splitext(os.path.basename(module.path))[0]
+    if re.search(r"[\s()]", stem) and not _begins(module):
+        return True  # `core copy 6.py`: no import can name it, and it begins nothing itself
     if module.project is not None and module.project.imports(module):
         return not _used(module, around, frozenset())
     return not _begins(module) and _forgotten(module)

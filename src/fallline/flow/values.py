@@ -9,12 +9,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
+from typing import Literal
 
-from fallline.flow.calls import last_name, names_in, of_self, same
+from fallline.flow.calls import last_name, names_in, of_self, returned, same
 from fallline.syntax import Module
-from fallline.syntax.nodes import below, is_name
+from fallline.syntax.nodes import below, is_name, methods_of
 
-__all__ = ["Values", "shares_values", "siblings_before", "values_of"]
+__all__ = ["Values", "default_of", "shares_values", "siblings_before", "values_of"]
 
 _FOLLOWED = 8  # names in a row; longer chains than this are loops in disguise
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -48,6 +49,10 @@ class Values:
                     found = self.attribute(here)
                 case ast.NamedExpr():
                     found = here.value
+                case ast.Subscript(slice=ast.Constant(str(key))):
+                    found = self.entry(here, key)
+                case ast.Attribute(ast.Name() | ast.Call()):
+                    found = self.field(here)
                 case _:
                     found = None
             if found is None:
@@ -66,6 +71,55 @@ class Values:
                 break
             here = self.origin(found)
         return here
+
+    def entry(self, use: ast.Subscript, key: str) -> ast.expr | None:
+        """What `losses["total"]` surely is: stored there before, or written in the dict that `losses` is."""
+        stored = self._stored(use, use.value.id, key) if isinstance(use.value, ast.Name) else None
+        if stored is not None:
+            return stored or None
+        match self._whole(use.value):
+            case ast.Dict(keys, values):
+                named = {k.value: v for k, v in zip(keys, values, strict=True) if isinstance(k, ast.Constant)}  # fmt: skip
+                return named.get(key) if len(named) == len(keys) else None
+            case ast.Call(ast.Name("dict"), [], keywords):
+                return next((k.value for k in keywords if k.arg == key), None)
+        return None
+
+    def field(self, use: ast.Attribute) -> ast.expr | None:
+        """What `out.logits` is, of a record of this file that is built where `out` comes from."""
+        match self._whole(use.value):
+            case ast.Call(ast.Name(name)) as made if cls := self.module.classes.get(name):
+                fields = [s.target.id for s in cls.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]  # fmt: skip
+                if use.attr in fields and not any(m.name == "__init__" for m in methods_of(cls)):
+                    return self.module.argument(made, fields.index(use.attr), use.attr)
+        return None
+
+    def _whole(self, node: ast.expr) -> ast.expr | ast.arg:
+        """What a name stands for, and what the function of this file returns that made it."""
+        here = self.origin(node)
+        inner = self.result(here) if isinstance(here, ast.Call) else None
+        return self.origin(inner) if inner is not None else here
+
+    def _stored(self, use: ast.expr, name: str, key: str) -> ast.expr | Literal[False] | None:
+        """`value` of `name[key] = value` before the use; False where something else there may have changed the entry."""
+        statement = self.module.statement(use)
+        while True:
+            up = self.module.parent(statement)
+            for previous in reversed(siblings_before(up, statement)):
+                match previous:
+                    case ast.Assign([ast.Subscript(ast.Name(at), ast.Constant(k))], value) if (
+                        at == name and k == key
+                    ):
+                        return value
+                    case ast.Assign([ast.Name(at)]) if at == name:
+                        return None
+                if _changes(previous, name, key):
+                    return False
+            if isinstance(up, ast.For | ast.While) and _changes(up, name, key):
+                return False
+            if not isinstance(up, ast.stmt) or isinstance(up, ast.FunctionDef | ast.ClassDef):
+                return None
+            statement = up
 
     def definition(self, use: ast.Name) -> ast.expr | ast.arg | None:
         """The expression (or the function's argument) this use of a name surely stands for."""
@@ -178,11 +232,9 @@ class Values:
                 continue
             cls = self.module.class_(target)
             if cls is not None:
-                match self.module.parent(target):
-                    case ast.Assign(value=value) | ast.AnnAssign(value=ast.expr() as value):
-                        found.setdefault((id(cls), target.attr), []).append(value)
-                    case _:
-                        found.setdefault((id(cls), target.attr), []).append(target)
+                value = self.bound_to(target)
+                kept = value if isinstance(value, ast.expr) else target
+                found.setdefault((id(cls), target.attr), []).append(kept)
         return found
 
     # -- forwards: who uses it ---------------------------------------------------------------------------------
@@ -221,6 +273,8 @@ class Values:
         calls = self._calls.get(function.name, [])
         if not isinstance(cls, ast.ClassDef):
             return [c for c in calls if isinstance(c.func, ast.Name)]
+        if function.name == "__init__":
+            return self._calls.get(cls.name, [])
         return self._instance_calls(cls) if function.name in {"forward", "__call__"} else calls
 
     @property
@@ -240,9 +294,10 @@ class Values:
         position = names.index(argument.arg) - method
         if position < 0:
             return []
+        default = default_of(function, argument)
         found = []
         for call in self.calls_of(function):
-            value = self.module.argument(call, position, argument.arg)
+            value = self.module.argument(call, position, argument.arg) or default
             if value is None or self.module.has_star(call):
                 return []
             found.append(value)
@@ -267,8 +322,10 @@ class Values:
                 if len(sources) != 1:
                     return here
                 found = sources[0]
+            if isinstance(found, ast.Name) and (part := self.unpacked(found)) is not None:
+                found = self.result(*part) or found  # `model, optimizer = build(config)`
             if isinstance(found, ast.Call):
-                inner = _unwrapped(found)
+                inner = _unwrapped(found) or self.result(found)
                 if inner is None:
                     return found
                 found = inner
@@ -276,6 +333,23 @@ class Values:
                 return here
             here = found
         return here
+
+    def result(self, call: ast.Call, element: int | None = None) -> ast.expr | None:
+        """What a function or an own method of this file returns where it has one `return`, or one element of the tuple that it returns."""
+        function: ast.AST | None = None
+        match call.func:
+            case ast.Name(name):
+                function = self.module.functions.get(name)
+            case ast.Attribute(ast.Name("self"), name) if cls := self.module.class_(call):
+                function = next((m for m in methods_of(cls) if m.name == name), None)
+        if not isinstance(function, ast.FunctionDef) or function.name == "forward":
+            return None
+        match returned(self.module, function), element:
+            case [ast.Tuple(elts)], int() if element < len(elts):
+                return elts[element]
+            case [value], None if not isinstance(value, ast.Tuple):
+                return value
+        return None
 
     def constructed(self, callee: ast.expr) -> ast.Call | None:
         """Like `built`, of what is called, where it is a call: `nn.Softmax(1)` of `nn.Softmax(1)(x)` and of `self.softmax(x)`."""
@@ -330,6 +404,14 @@ class Values:
         )
 
 
+def default_of(function: Def, argument: ast.arg) -> ast.expr | None:
+    """What an argument is where a call does not say."""
+    given = [*function.args.posonlyargs, *function.args.args]
+    place = given.index(argument) - len(given)
+    defaults = function.args.defaults
+    return defaults[place] if -place <= len(defaults) else None
+
+
 def _agreed(values: Sequence[ast.expr | ast.arg | None]) -> ast.expr | ast.arg | None:
     """The one value; of several, the last where all are written alike but for `.cuda()` and the like."""
     if len(values) < 2:
@@ -357,6 +439,18 @@ def _unwrapped(call: ast.Call) -> ast.expr | None:
         case ast.Attribute(model, method) if method in _MODEL_METHODS:
             return model
     return call.args[0] if last_name(call) in _MODEL_WRAPPERS and call.args else None
+
+
+def _changes(statement: ast.stmt, name: str, key: str) -> bool:
+    """Whether a statement may give the entry of this dict a different value."""
+    for node in below(statement, ast.Subscript, ast.Attribute):
+        match node:
+            case ast.Subscript(ast.Name(at), index, ast.Store()) if at == name:
+                if not isinstance(index, ast.Constant) or index.value == key:
+                    return True
+            case ast.Attribute(ast.Name(at), "update" | "pop" | "setdefault") if at == name:
+                return True
+    return False
 
 
 def siblings_before(up: ast.AST | None, statement: ast.stmt) -> list[ast.stmt]:

@@ -128,6 +128,9 @@ def _plan(machine: Machine) -> _Plan:
     """What would show two windows and a remainder of this execution's updates."""
     windows = machine.updates.windows
     window = max(windows or [machine.updates.pending])
+    first = windows[0] if windows else window
+    if first and window == first + machine.loops.length % first:
+        window = first  # the later ones begin with what an epoch left over
     if window < 2:
         return _SHORT
     return _Plan(min(2 * window + 1, _LONGEST) if windows else _UNSTEPPED, (window,))

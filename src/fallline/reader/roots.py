@@ -32,6 +32,7 @@ from fallline.reader.relevance import (
     called_under_no_grad,
     evaluates,
     only_frozen,
+    steps_in,
     trains,
 )
 from fallline.syntax import Module
@@ -187,7 +188,8 @@ def _repeatedly(
     once: bool = False,
 ) -> None:
     """Call a function as its unknown caller would: again, if it trains what it was given."""
-    if not trains(function.module, [node]) and not evaluates(function.module, [node]):
+    here = (function.module, [node])
+    if not trains(*here) and not evaluates(*here) and not steps_in(*here):
         # a helper that neither trains nor evaluates: its caller decides whether autograd records
         machine.around.recording = False
     machine.around.unsure = called_under_no_grad(function.module, node) or only_frozen(
@@ -214,11 +216,11 @@ def _repeatedly(
 def _lengths(node: Definition) -> set[str]:
     """Arguments that a loop goes up to, whatever they are called: `def train(self, loader, step=16)`, `for _ in range(step)`."""
     return {
-        argument.id
+        name.id
         for call in below(node, ast.Call)
         if isinstance(call.func, ast.Name) and call.func.id == "range"
         for argument in call.args
-        if isinstance(argument, ast.Name)
+        for name in below(argument, ast.Name)
     }
 
 
@@ -257,10 +259,21 @@ def _again(
         elif not turn:
             # what is missing here may be in that loop; but not a division of a loss whose backward is here
             at = machine.place(node)
-            machine.emit(Opaque(at, what="the caller's loop", could=_AROUND_A_STEP))
+            could = _AROUND_A_STEP
+            if me is not None and stepped and stepped <= own and _never_cleared(machine):
+                could = could - {"clear"}  # its own optimizer, in a program that clears nothing
+            machine.emit(Opaque(at, what="the caller's loop", could=could))
         turn += 1
     if machine.updates.backwards and not steps:
         machine.emit(Opaque(machine.place(node), what="the caller, who has the gradients"))
+
+
+def _never_cleared(machine: Machine) -> bool:
+    """Neither this file nor one beside it clears gradients, or looks at them."""
+    module = machine.module
+    if "zero_grad" in module.source.text or ".grad" in module.source.text:
+        return False
+    return module.project is None or not module.project.beside(module, b"zero_grad")
 
 
 def _numbers(me: Thing | None) -> dict[str, object]:

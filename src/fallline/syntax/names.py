@@ -123,9 +123,38 @@ def constant_of(module: Module, node: ast.expr | None, depth: int = 0) -> Any:
             return float(constant_of(module, here.args[0], depth + 1))
         except (TypeError, ValueError, OverflowError):
             return UNKNOWN
+    if isinstance(here, ast.Attribute) and isinstance(here.value, ast.Name):
+        fixed = _class_attribute(module, here, here.value.id)
+        return constant_of(module, fixed, depth + 1) if fixed is not None else _named(module, here)
+    return _named(module, here)
+
+
+def _named(module: Module, here: ast.expr) -> Any:
     if module.resolve(here) in {"math.inf", "torch.inf", "numpy.inf"}:
         return float("inf")
     return UNKNOWN
+
+
+def _class_attribute(module: Module, node: ast.Attribute, owner: str) -> ast.expr | None:
+    """What `self.limit` or `Config.limit` is, of a class that writes `limit = 0.5` in its body, in a file where nothing else sets an attribute of that name."""
+    cls = module.class_(node) if owner in {"self", "cls"} else module.classes.get(owner)
+    found: list[ast.expr] = []
+    for statement in cls.body if cls is not None else ():
+        match statement:
+            case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(
+                ast.Name(name), value=ast.expr() as value
+            ) if name == node.attr:
+                found.append(value)
+    return found[0] if len(found) == 1 and node.attr not in _set_attributes(module) else None
+
+
+def _set_attributes(module: Module) -> set[str]:
+    """The names of the attributes that this file sets."""
+    known = module.notes("attributes that are set")
+    if "all" not in known:
+        known["all"] = {n.attr for n in module.all(ast.Attribute) if isinstance(n.ctx, ast.Store)}
+    names: set[str] = known["all"]
+    return names
 
 
 def _power(base: float, exponent: float) -> Any:

@@ -26,7 +26,7 @@ from fallline.watcher.window import Window
 
 __all__ = ["Duty"]
 
-ALLOWANCE = 0.12  # seconds, before there are rests: it is paid back later
+ALLOWANCE = 0.09  # seconds, before there are rests: it is paid back later
 AROUND = 8  # updates that are watched for one that somebody has to see
 
 

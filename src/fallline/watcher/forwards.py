@@ -143,8 +143,12 @@ class Forwards:
         self._draft.seconds["forward"] += now() - self._started
         if self._draft.clock is not None:
             self._draft.clock.mark("other")
-        if self._recorded and isinstance(event, Forward):
-            self._fuse.safely(self._done, event, call.output)
+        output = call.output
+        if not self._recorded:  # as LiveGraphs.note, without a call
+            if isinstance(output, torch.Tensor) and output.grad_fn is not None:
+                output.grad_fn.metadata["fallline"] = self._graphs.anchor  # type: ignore[index]
+        elif isinstance(event, Forward):
+            self._fuse.safely(self._done, event, output)
 
     def _record(self, module: nn.Module, where: Place | None, frame: FrameType) -> Forward:
         met = self._met.get(id(module))

@@ -216,6 +216,11 @@ class Guard:
         for p, _ in pairs:
             p.grad = None
 
+    def few(self, optimizer: torch.optim.Optimizer, held: int) -> list[Tensor]:
+        """The parameters whose gradients have to do before most updates, where there are some."""
+        plan, groups = self._plans.get(held), optimizer.param_groups
+        return [groups[i]["params"][j] for i, j in plan.few] if plan is not None else []
+
     def probe(self, optimizer: torch.optim.Optimizer, held: int) -> tuple[Tensor | None, float]:
         """For updates that are not watched: a parameter whose gradient shows nearly any NaN, and what a look at all takes."""
         plan = self._plans.get(held)
@@ -248,7 +253,7 @@ class Guard:
         )
 
     def _fine(self, optimizer: Any, gradients: list[Tensor], held: int) -> bool:
-        started = time.perf_counter()
+        started = time.thread_time()
         plan = self._plans.get(held)
         if plan is None or plan.count != len(gradients):
             plan = self._plans[held] = Plan(gradients)

@@ -78,7 +78,7 @@ class EventLog:
     def repeat(self, segment: list[Event]) -> None:
         """An update like this known one, which was not recorded again."""
         self.updates += 1
-        if self._after and self._follows():
+        if self.updates <= KEPT_UPDATES or (self._after and self._follows()):
             self.events += segment
             self._start = len(self.events)
         else:

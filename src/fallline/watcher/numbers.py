@@ -24,6 +24,7 @@ from fallline.engine.statistics import has_kernel, moments_of
 from fallline.runs.samples import FROZEN, WIDTH, WITH, WITHOUT, Layout, ParameterInfo, Sample
 from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
 from fallline.watcher.later import Sent, send
+from fallline.watcher.probes import local, padded, probes
 
 if TYPE_CHECKING:
     from fallline.runs.update import UpdateRow
@@ -40,10 +41,8 @@ __all__ = [
 EARLY_FLOOR_SECONDS = 50e-6
 EARLY_UPDATES = 500
 # Seconds that may be spent at the very start.
-HEAD_START_SECONDS = 0.06
+HEAD_START_SECONDS = 0.03
 LONGEST_REST = 64  # updates without a look at the clock
-# Elements per parameter that stand for it in weight norms, update ratios, fingerprints and float16 ranges.
-PROBE = 1024
 # Fingerprints are taken before updates 0, 1, 2, 3, 4, 6, 8, 12, 16, ... and then every this many, on all ranks alike.
 FINGERPRINT_EVERY = 1024
 SMALLEST_NORMAL_HALF = 2.0**-14
@@ -143,7 +142,7 @@ class Numbers:
         if not self.parameters:
             return
         if self.fingerprints and fingerprint_due(index):
-            self._fingerprint = _fingerprint(_probes(self.parameters))
+            self._fingerprint = _fingerprint(self.parameters)
         if index < self.rests_until:
             return
         now, started = self._clock(), time.thread_time()
@@ -198,7 +197,7 @@ class Numbers:
 
     def _interval(self, index: int, earned: float) -> float:
         """Every update at first, then ever more seldom, until the interval is one that can be kept up."""
-        return min(max(1, index // 8), self._cost / earned)
+        return min(max(1, index // 4), self._cost / earned)
 
     def _rest(self, index: int, earned: float) -> int:
         """Updates in which no sample can be due yet, by what an update earns now."""
@@ -224,18 +223,18 @@ class Numbers:
         statistics = gradient_sample(gradients) if gradients else None
         tiny = _tiny(gradients, 1.0 if scaled else scale) if self.half and gradients else None
         divisor = scale if scaled else 1.0
-        direction = _probes(gradients)[0] if gradients else None
+        direction = probes(gradients)[0] if gradients else None
         signal = _cosine(direction, self._direction)
         self._direction = direction
         frozen = {i for i, p in enumerate(parameters) if not p.requires_grad}
-        old, sizes = _probes(parameters)
+        old, sizes = probes(parameters)
         factors = [
             (p.numel() / max(size, 1)) ** 0.5 for p, size in zip(parameters, sizes, strict=True)
         ]
 
         @torch.no_grad()
         def finish() -> Sample:
-            new, _ = _probes(parameters)
+            new, _ = probes(parameters)
             moved = send(_norms(new - old, sizes))
             weights = send(_norms(old, sizes))
             measured, small, cosine = map(_sent, (statistics, tiny, signal))
@@ -349,39 +348,12 @@ def _rows(
 
 def _plain(gradient: Tensor) -> Tensor:
     """Dense local real numbers, whatever the gradient is."""
-    gradient = _local(gradient.detach())
+    gradient = local(gradient.detach())
     if gradient.is_sparse:
         gradient = gradient.coalesce().values()
     elif gradient.layout is not torch.strided:
         gradient = gradient.values()
     return torch.view_as_real(gradient) if gradient.is_complex() else gradient
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """This rank's part of a DTensor."""
-    local: Any = getattr(tensor, "_local_tensor", tensor)
-    return local if isinstance(local, Tensor) else tensor
-
-
-def _strided(tensor: Tensor) -> Tensor:
-    """At most PROBE elements spread evenly over a tensor, always the same ones."""
-    tensor = _local(tensor.detach())
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    stride = max(1, tensor.numel() // PROBE)
-    size = min(PROBE, tensor.numel())
-    if tensor.is_contiguous():
-        return tensor.as_strided((size,), (stride,), tensor.storage_offset())
-    return tensor.reshape(-1)[::stride][:size]
-
-
-def _probes(tensors: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-    """The probes of all tensors one after another, and their sizes."""
-    home = tensors[0].device
-    parts = [_strided(t) for t in tensors]
-    if any(p.device != home or p.dtype != torch.float32 for p in parts):
-        parts = [p.to(home, torch.float32, non_blocking=True) for p in parts]
-    return torch.cat(parts), [p.numel() for p in parts]
 
 
 def _norms(flat: Tensor, sizes: list[int]) -> Tensor:
@@ -397,19 +369,16 @@ def _cosine(now: Tensor | None, before: Tensor | None) -> Tensor | None:
 
 
 @torch.no_grad()
-def _fingerprint(probes: tuple[Tensor, list[int]]) -> Tensor:
+def _fingerprint(parameters: Sequence[Tensor]) -> Tensor:
     """Two sums per parameter: of the probe's values, and of their sizes."""
-    flat, sizes = probes
-    parts = flat.double().split_with_sizes(sizes)
-    return torch.stack(
-        [torch.stack([p.sum() for p in parts]), torch.stack([p.abs().sum() for p in parts])], dim=1
-    )
+    sums = [torch.stack([part.sum(1), part.abs().sum(1)], dim=1) for part in padded(parameters)]
+    return torch.cat(sums)
 
 
 @torch.no_grad()
 def _tiny(gradients: Sequence[Tensor], scale: float) -> Tensor:
     """Share of the nonzero values that float16 can only hold as subnormals, as they were in backward."""
-    flat, sizes = _probes(gradients)
+    flat, sizes = probes(gradients)
     sized = flat.abs() * scale
     present = sized > 0
     small = (present & (sized < SMALLEST_NORMAL_HALF)).float().split_with_sizes(sizes)

@@ -17,7 +17,7 @@ from fallline.watcher.progress import Progress
 __all__ = ["FIRST_REST", "MOST_REST", "STRETCH", "Pace", "guess"]
 
 # What an update costs that is recorded in full, and one that is compared, until it is measured; on an accelerator more is handed out.
-RECORDED, COMPARED = 0.8e-3, 0.15e-3
+RECORDED, COMPARED = 0.8e-3, 0.3e-3
 RECORDED_ON_DEVICE, COMPARED_ON_DEVICE = 1.6e-3, 0.6e-3
 STRETCH = 32  # updates in a row, at least
 FIRST_REST = 64

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fallline.replay.tensors import tensors_in
 from fallline.runs.prints import WIDTH
-from fallline.watcher.numbers import PROBE, _probes
+from fallline.watcher.probes import PROBE, padded
 
 __all__ = ["batch_print", "parameter_print"]
 
@@ -27,6 +27,12 @@ def _vector(device: torch.device, row: int, length: int) -> Tensor:
 
 
 @cache
+def _table(device: torch.device) -> Tensor:
+    """The vectors that parameters are multiplied with, as columns."""
+    return torch.stack([_vector(device, row, PROBE) for row in range(WIDTH - 1)], dim=1)
+
+
+@cache
 def _cosines(device: torch.device, row: int, length: int) -> Tensor:
     places = torch.arange(length, dtype=torch.float64, device=device)
     return torch.cos((places + 1) * (1.234567 + 0.7390851 * row))
@@ -35,11 +41,14 @@ def _cosines(device: torch.device, row: int, length: int) -> Tensor:
 @torch.no_grad()
 def parameter_print(parameters: list[Tensor]) -> Tensor:
     """`WIDTH` doubles for each parameter, of at most `PROBE` of its elements."""
-    flat, sizes = _probes(parameters)
-    parts = flat.double().split_with_sizes(sizes)
-    table = torch.stack([_vector(flat.device, row, PROBE) for row in range(WIDTH - 1)])
-    found = [torch.cat([part.norm().reshape(1), table[:, : part.numel()] @ part]) for part in parts]
-    return torch.stack(found)
+    table = _table(parameters[0].device)
+    return torch.cat([_products(part, table) for part in padded(parameters)])
+
+
+def _products(rows: Tensor, table: Tensor) -> Tensor:
+    """The norm of each row, and its products with the vectors of the table."""
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return torch.cat([norms, rows @ table[: rows.shape[1]]], dim=1)
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from fallline.watcher.budget import FLOOR_SECONDS, SHARE, left_for_looks
 from fallline.watcher.finite import Plan
 from fallline.watcher.recording import Recording
 
-__all__ = ["ALIKE", "Ration", "few_of"]
+__all__ = ["ALIKE", "Ration", "few_of", "until_all"]
 
 # Elements and tensors: a pass over so few is too short to ration.
 ALWAYS_BELOW = 65_536
@@ -24,7 +24,7 @@ FIRST = 32  # passes that are made before they are rationed
 FEW = 2
 MOST_RESTS = 1_000
 SMALL = 4_096  # elements
-ALIKE = 8  # with several ranks: before one update of so many all of them are looked at
+ALIKE = 16  # with several ranks: before one update of so many all of them are looked at
 
 
 class Ration:
@@ -33,13 +33,13 @@ class Ration:
     def __init__(self, budget: float, recording: Recording) -> None:
         self._budget = budget
         self._recording = recording
-        self._last = time.perf_counter()
+        self._last = time.process_time()
         self.rested = 0  # steps since then
 
     def spares(self, plan: Plan, index: int) -> bool:
         """Whether a few gradients have to do before this update."""
         if self._recording.world > 1:
-            return bool(plan.few) and index >= FIRST and index % ALIKE != 0
+            return bool(plan.few) and until_all(index) > 0
         if plan.rests <= 0:
             return False
         plan.rests -= 1
@@ -47,9 +47,12 @@ class Ration:
         return True
 
     def rests(self, plan: Plan, started: float) -> int:
-        """All gradients were looked at: before how many steps from now on a few have to do."""
-        now, steps = time.perf_counter(), self.rested + 1
-        took, plan.looks = now - started, plan.looks + 1
+        """All gradients were looked at, which began when this thread had had so many seconds: before how many steps from now on a few have to do.
+
+        What other programs take of the machine earns nothing.
+        """
+        now, steps = time.process_time(), self.rested + 1
+        took, plan.looks = time.thread_time() - started, plan.looks + 1
         if plan.looks <= 8:  # one of the first may have loaded code, any may have been interrupted
             plan.seconds = min(took, plan.seconds or took)
         else:
@@ -66,6 +69,11 @@ class Ration:
         if plan.seconds <= ALWAYS_WITHIN * left:
             return 0
         return min(int(plan.seconds / max(SHARE * left, FLOOR_SECONDS)), MOST_RESTS)
+
+
+def until_all(index: int) -> int:
+    """With several ranks: before how many updates from this one on a few gradients have to do."""
+    return 0 if index < FIRST else -index % ALIKE
 
 
 def few_of(optimizer: torch.optim.Optimizer) -> list[tuple[int, int]]:

@@ -30,8 +30,9 @@ __all__ = ["Recorder", "as_it_is", "as_they_are"]
 
 # A queue this long means that the writer cannot keep up (a stalled disk); further rows are counted, not kept.
 QUEUE_LIMIT = 20_000
-# How long a killed run may be behind, at most.
-FLUSH_SECONDS = 2.0
+# How long a killed run may be behind, at most: while it is young, and later.
+FLUSH_SECONDS, LATER_SECONDS = 2.0, 4.0
+YOUNG = 10  # times that it was written
 _NUMBERS = (int, float, Number)  # a union type made again at each look is slow
 
 
@@ -141,7 +142,7 @@ class Recorder:
 
     def _work(self, meta: dict[str, Any]) -> None:
         self._guarded(lambda: self._open(meta))
-        before = 0.0
+        before, times = 0.0, 0
         while True:
             ending = self._closed
             batch = self._drain()
@@ -153,8 +154,8 @@ class Recorder:
                 break
             now = thread_time()
             self._took(now - before)
-            before = now
-            self._wake.wait(FLUSH_SECONDS)
+            before, times = now, times + 1
+            self._wake.wait(FLUSH_SECONDS if times <= YOUNG else LATER_SECONDS)
         if self._store is not None:
             self._guarded(self._store.close)
 

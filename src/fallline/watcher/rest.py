@@ -28,13 +28,14 @@ from fallline.watcher.known import Known
 from fallline.watcher.log import EventLog
 from fallline.watcher.pace import MOST_REST
 from fallline.watcher.progress import Progress
-from fallline.watcher.ration import ALIKE
+from fallline.watcher.ration import ALIKE, until_all
 from fallline.watcher.recording import Recording
 from fallline.watcher.scalers import Scalers
 
 __all__ = ["Rest"]
 
 COUNT_SECONDS = 0.5e-6  # of an update at rest
+FEW_SECONDS = 15e-6  # of a look at a few small gradients
 # Of the budget of an update: for looks at one gradient, and at all of them.
 FOR_ONE, FOR_ALL = 0.2, 0.1
 TIMED = (
@@ -42,6 +43,7 @@ TIMED = (
 )
 FEW_ELEMENTS = 64  # are read faster as a list than summed up by torch
 OVERDUE = 256  # steps at which a rest ends wherever they are made
+_sum, _item = Tensor.sum, Tensor.item
 
 
 class Rest:
@@ -77,6 +79,7 @@ class Rest:
         self._one = self._all = 1  # every so many updates
         self._looks = -1
         self._alike = False  # ranks have to decide alike, on a CPU
+        self._few: list[Tensor] = []  # then: those whose gradients are looked at before each step
 
     def begin(
         self, call: Call, optimizer: Optimizer, left: int, budget: float, over: Callable[[], None]
@@ -92,7 +95,7 @@ class Rest:
 
     def _counter(self, made: dict[int, int]) -> Hook:
         """What is left in the way of an update. It has no more in it than it must."""
-        due, stranger = self._due, self._stranger
+        due, stranger, few = self._due, self._stranger, self._few
         left = self._granted = 1
 
         def count(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -104,9 +107,28 @@ class Rest:
                 return
             left -= 1
             if left <= 0:
-                left = due(optimizer)
+                left = due(optimizer, left)
 
-        return count
+        def count_and_look(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            """As `Guard.spared`, without a call of ours."""
+            nonlocal left
+            try:
+                made[id(optimizer)] += 1
+            except KeyError:
+                stranger(optimizer, args, kwargs)
+                return
+            left -= 1
+            if left > 0:
+                total = 0.0
+                for parameter in few:
+                    gradient = gradient_of(parameter)
+                    if gradient is not None:
+                        total += _item(_sum(gradient))
+                if total != 0.0 and isfinite(total):
+                    return
+            left = due(optimizer, left)
+
+        return count_and_look if few else count
 
     def _ration(self, optimizer: Optimizer, budget: float) -> None:
         """How often the guard looks: on an accelerator always, on several ranks as it does while it is watched."""
@@ -115,6 +137,9 @@ class Rest:
         probe, self._looked = self._probe(optimizer)
         self._one = self._every(self._probed, FOR_ONE * budget)
         self._alike = self._recording.world > 1 and not known.on_device
+        # the number of the update says when all are looked at, and each of several optimizers counts its own
+        one = self._alike and len(self._known) == 1 and not self._scalers.any
+        self._few = self._guard.few(optimizer, known.held) if one else []
         if known.on_device or self._alike:
             self._all = 1
         else:
@@ -132,8 +157,9 @@ class Rest:
     @property
     def seconds(self) -> float:
         """Of ours, in an update that is not watched."""
-        every = ALIKE if self._alike else self._all
-        return COUNT_SECONDS + self._probed / self._one + self._looked / every
+        if self._alike:
+            return COUNT_SECONDS + FEW_SECONDS + self._looked / ALIKE
+        return COUNT_SECONDS + self._probed / self._one + self._looked / self._all
 
     @property
     def complete(self) -> bool:
@@ -154,16 +180,23 @@ class Rest:
 
     # -- before a step -----------------------------------------------------------------------------------------
 
-    def _due(self, optimizer: Optimizer) -> int:
-        """A look is due, or the end. How many steps to count from here on."""
-        self._tick += self._granted
+    def _due(self, optimizer: Optimizer, left: int) -> int:
+        """A look is due, or the end. How many steps to count from here on. `left`: steps that were still to be counted, had not a few gradients
+        looked bad."""
+        self._tick += self._granted - left
         self._granted = 1
         if get_ident() != thread.ident:
             return 1  # another thread steps as well
         tick = self._tick
-        if tick >= self._next_all or (tick >= self._next_one and not self._timed(optimizer)):
+        if (
+            left > 0
+            or tick >= self._next_all
+            or (tick >= self._next_one and not self._timed(optimizer))
+        ):
             self._next_all = tick + self._all
             self._look(optimizer)
+        if self._few:
+            self._next_one = self._next_all = tick + until_all(self._index(optimizer) + 1) + 1
         if tick >= self._next_one:
             self._next_one = tick + self._one
         if tick >= self._end:
@@ -212,7 +245,7 @@ class Rest:
             return
         made = self._progress.at_rest
         try:
-            index = self._progress.counts.get(known.name, 0) + made[id(optimizer)] - 1
+            index = self._index(optimizer)
             if self._alike and self._guard.spared(optimizer, index, known.held):
                 return
             skipped = self._guard.skipped
@@ -226,6 +259,12 @@ class Rest:
             raise
         except Exception as error:
             self._fuse.fail(error)
+
+    def _index(self, optimizer: Optimizer) -> int:
+        """The number of its update that comes now."""
+        progress = self._progress
+        made = progress.at_rest[id(optimizer)]
+        return progress.counts.get(self._known[id(optimizer)].name, 0) + made - 1
 
     # -- after it ----------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from fallline.watcher.window import Window
 
 __all__ = ["Routine"]
 
-OFTEN = 32  # times that an update was recorded in full
+OFTEN = 48  # times that an update was recorded in full
 IN_FULL = 251  # then every so many are; a prime, so that each of several in turn is
 MOST = 256  # ways that updates of one program go
 
@@ -127,7 +127,9 @@ class Routine:
         self._last = way
         self._expected = expected = way.next if way is not None else None
         self.at = 0
-        self.resting = expected is not None and bool(expected.events) and steps % IN_FULL != 0
+        # the last one that is kept whatever it looks like shows what has become of all that was seen before
+        in_full = steps % IN_FULL == 0 or steps == KEPT_UPDATES - 1
+        self.resting = expected is not None and bool(expected.events) and not in_full
         if expected is not None and self.resting:
             self.keys, self.events = expected.keys, expected.events
 
@@ -151,8 +153,7 @@ class Routine:
         if way is None:
             way = self._ways[calls] = _Way()
         way.often += 1
-        known = way.often >= OFTEN and self._log.updates >= KEPT_UPDATES
-        if known and all(map(_plain, events)):
+        if way.often >= OFTEN and all(map(_plain, events)):
             way.keys, way.events = [*calls, _NONE], events
         return way
 

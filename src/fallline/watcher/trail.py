@@ -44,11 +44,11 @@ _MOST_MODULES = 5_000
 
 
 def _next_due(seen: int, cheap: bool) -> int:
-    """The next update whose parameters are looked at: 1, 2, 3, 4, 6, 8, 12, 16, 24, ... and others where it is cheap."""
-    if seen < (FIRST if cheap else 4):
-        return seen + 1
-    half = 1 << (seen.bit_length() - 2)
-    return (seen // half + 1) * half
+    """The next update whose parameters are looked at: 1, 2, 3, 4, 6, 8, 12, 16, 24, ...; where it is cheap, at first so many between two
+    powers of two as there are numbers, or eight."""
+    finely = cheap and seen < FIRST
+    apart = 1 << max(seen.bit_length() - (4 if finely else 2), 0)
+    return (seen // apart + 1) * apart
 
 
 class _Seen:

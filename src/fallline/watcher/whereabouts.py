@@ -1,8 +1,9 @@
 """Where the training thread is: a look at its stack from a thread of our own. The training thread does nothing for it.
 
 With several ranks, one that is slower than the others can be asked on which line it spends the time. It is looked at some ten times
-a second at the beginning and while the ranks are uneven, else about once: each look wakes a thread, which takes the interpreter from
-the one that trains. A rank that hangs makes no update, and looks count only once their update is made.
+a second at the beginning and when the ranks have become uneven, until that is enough to say where, else about once: each look wakes a
+thread, which takes the interpreter from the one that trains. A rank that hangs makes no update, and looks count only once their update
+is made.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = ["Whereabouts", "where"]
 # Seconds between two looks: always the same could fall in step with the updates.
 OFTEN, SELDOM = (0.05, 0.15), (0.5, 1.5)
 FIRST = 50  # looks that are made often: a run may be over soon
+CLOSELY = 150  # the same, once the ranks are uneven: enough to see a line that takes a fiftieth of the time
 KEPT = 600  # looks
 LINES = 12
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
@@ -54,6 +56,8 @@ class Whereabouts:
         self._pause = random.Random(0)  # the script's own randomness is left alone
         self._looks = 0
         self._closely = False
+        self._until = FIRST  # so many looks in all are made often
+        self._again = 0  # so many are made before it may be looked at closely once more
 
     def start(self) -> None:
         if self._thread is None:
@@ -65,8 +69,14 @@ class Whereabouts:
 
     def compare(self, uneven: bool) -> None:
         """Whether this rank and another one take different times for an update."""
-        if uneven and not self._closely and self._looks > FIRST:
-            self._seen.clear()  # how it was before would hide how it is
+        if uneven and not self._closely:
+            if self._looks > FIRST:
+                self._seen.clear()  # how it was before would hide how it is
+            if self._looks >= self._again:
+                self._until = max(self._looks, FIRST) + CLOSELY
+                self._again = self._until + KEPT
+        elif not uneven:
+            self._until = min(self._until, max(self._looks, FIRST))
         self._closely = uneven
 
     @property
@@ -85,7 +95,7 @@ class Whereabouts:
             before = now
 
     def _between(self) -> tuple[float, float]:
-        return OFTEN if self._closely or self._looks < FIRST else SELDOM
+        return OFTEN if self._looks < self._until else SELDOM
 
     def _look(self) -> None:
         self._looks += 1

@@ -63,6 +63,7 @@ def optimizer(paper: Paper, call: Call, type_name: str) -> Thing:
             thing.facts["shared"] = True
     sets = parameter_sets(paper, given)
     if sets is not None:
+        sets = _own_sets(paper, sets)
         thing.facts["parameters"] = sets
         for model in paper.things.values():
             if model.kind == "model" and not model.sets.isdisjoint(sets):
@@ -73,6 +74,14 @@ def optimizer(paper: Paper, call: Call, type_name: str) -> Thing:
             own = (isinstance(v, Tensor) or v == Param(frozenset()) for v in given_by_hand)
             thing.facts["loose"] = all(own) or None
     return thing
+
+
+def _own_sets(paper: Paper, sets: frozenset[str]) -> frozenset[str]:
+    """What an optimizer is built of in view is told apart from what others are built of, also where the models were only handed over."""
+    for model in [t for t in paper.things.values() if t.kind == "model" and t.sets <= sets]:
+        if any(name.startswith("?") for name in model.sets):
+            model.facts["parameters"] = frozenset(name.lstrip("?") for name in model.sets)
+    return frozenset(name.lstrip("?") for name in sets)
 
 
 def scheduler(paper: Paper, call: Call, type_name: str) -> Thing | None:

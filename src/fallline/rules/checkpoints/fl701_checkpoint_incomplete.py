@@ -262,7 +262,7 @@ for epoch in range(10):
                 f"`{module.segment(state)}` is not called, so the checkpoint holds a method and not the state: nothing can be restored from it. Write `{module.segment(state)}()`.",
                 missing=[role_of_key(last_name(state.value)) or "the weights"],
             )
-        if b"save" not in raw or any(token in raw for token in _COMPLETE):
+        if b"save" not in raw or any(t in raw and b"def " + t not in raw for t in _COMPLETE):
             return
         for save, load in saved_without_optimizer(module):
             yield self.finding(

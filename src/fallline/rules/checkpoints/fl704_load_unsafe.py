@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Fix, Severity
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
+from fallline.syntax.nodes import below
 
 _DOWNLOADS = re.compile(
-    r"(hf_hub_download|snapshot_download|cached_download|urlretrieve|download_url|wget\.download|gdown\.\w+|load_state_dict_from_url|cached_file)$"
+    r"(hf_hub_download|snapshot_download|cached_download|urlretrieve|download_url(_to_file)?|wget\.download|gdown\.\w+|load_state_dict_from_url|cached_file)$"
 )
 _ARGUMENTS = re.compile(r"^(args?|opts?|options?|flags?|FLAGS|parsed|cli_args|namespace|hparams)$")
 _COMMANDS = re.compile(r"command|callback|route|post|get|endpoint")
@@ -156,6 +157,11 @@ def _origin(module: Module, node: ast.expr, depth: int) -> str | None:
                 return "a download"
             if callee == "input":
                 return "the user"
+            helper = module.functions.get(callee)
+            if helper is not None and any(
+                _DOWNLOADS.search(name_of(module, c.func)) for c in below(helper, ast.Call)
+            ):
+                return "a download"
         if isinstance(part, ast.Name):
             found = _origin_of_parameter(module, part, depth)
             if found is None and module.value(part) is not part:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 _MOVES = (
     "os.replace",
@@ -124,7 +127,12 @@ def send(models, out):
         ):
             return
         for call, path in paths:
-            if path is not None and _in_training_loop(module, call) and _is_path(module, path):
+            if (
+                path is not None
+                and _in_training_loop(module, call)
+                and _is_path(module, path)
+                and not _numbered(module, path)
+            ):
                 yield self.finding(
                     module.location(call),
                     "The only checkpoint is overwritten in place, so a crash while writing loses both the old and the new one. Write to a temporary name and `os.replace` it.",
@@ -140,8 +148,38 @@ def _loops(module: Module, node: ast.AST) -> Iterator[ast.For | ast.While]:
 
 
 def _in_training_loop(module: Module, call: ast.Call) -> bool:
+    """In a loop that trains; or in a helper that such a loop calls, or a method that makes one update."""
     steps = {id(c) for c in module.method_calls("backward", "step")}
-    return any(id(n) in steps for loop in _loops(module, call) for n in ast.walk(loop))
+
+    def trains(node: ast.AST) -> bool:
+        return any(id(n) in steps for n in ast.walk(node))
+
+    if any(trains(loop) for loop in _loops(module, call)):
+        return True
+    helper = module.function(call)
+    if not isinstance(helper, ast.FunctionDef) or trains(helper):
+        return False
+    for use in values_of(module).calls_of(helper):
+        caller = module.function(use)
+        inside = (
+            module.class_(use) is not None
+            and isinstance(caller, ast.FunctionDef)
+            and trains(caller)
+        )
+        if inside or any(trains(loop) for loop in _loops(module, use)):
+            return True
+    return False
+
+
+def _numbered(module: Module, path: ast.expr) -> bool:
+    """`f"epoch_{epoch}.pt"` of a helper that is told the epoch."""
+    parts = {n.id for node in (path, module.value(path)) for n in below(node, ast.Name)}
+    function = module.function(path)
+    given = {a.arg for a in below(function.args, ast.arg)} if function is not None else set()
+    return any(_NUMBER.search(name) for name in parts & given)
+
+
+_NUMBER = re.compile(r"(?i)epoch|step|iter|^(i|n|k|it)$|tag|name|suffix|num|idx|id$|best|version")
 
 
 def _varies(module: Module, call: ast.Call, path: ast.expr) -> bool:
@@ -176,4 +214,9 @@ def _is_path(module: Module, path: ast.expr) -> bool:
             return True
         case ast.Call(func):
             return module.resolve(func) in _JOINS
+        case ast.Attribute(ast.Name("self"), name):
+            return _NAMES_A_FILE.search(name) is not None
     return False
+
+
+_NAMES_A_FILE = re.compile(r"(^|_)(path|ckpt|checkpoint|file(name)?)$")

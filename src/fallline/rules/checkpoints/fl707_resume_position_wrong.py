@@ -11,7 +11,7 @@ from fallline.flow.calls import last_name
 from fallline.flow.epochs import repeated_epochs
 from fallline.rule import Rule
 from fallline.syntax import Module
-from fallline.syntax.nodes import is_name
+from fallline.syntax.nodes import below, is_name
 
 _RESUMED = re.compile(r"resum|state|start|skip|offset|restor", re.IGNORECASE)
 _WINDOW_ENDS = re.compile(r"accumul|sync_gradients")
@@ -36,7 +36,7 @@ active = accelerator.skip_first_batches(loader, resume_step) if epoch == first_e
 resume_step = int(name.replace("step_", "")) * gradient_accumulation_steps
 ```"""
     references = ("https://huggingface.co/docs/accelerate/usage_guides/checkpoint",)
-    tokens = (b"skip_first_batches", b"step_", b"while True", b"while 1", b"epoch")
+    tokens = (b"skip_first_batches", b"step_", b"while True", b"while 1", b"epoch", b"islice")
     wrong = (
         """\
 import torch
@@ -146,11 +146,30 @@ def train(path, train_dataloader, accelerator, update, gradient_accumulation_ste
                 "Start with the saved epoch + 1",
                 severity=Severity.INFO,
             )
-        for place, instead in [*_updates_as_batches(module), *_compared(module)]:
+        for place, instead in [*_updates_as_batches(module), *_compared(module), *_skipped(module)]:
             yield self.finding(
                 module.location(place),
                 f"One side of this counts updates and the other micro-batches, so the run resumes at the wrong batch. {instead}",
             )
+
+
+def _skipped(module: Module) -> Iterator[tuple[ast.expr, str]]:
+    """`islice(stream, updates, None)`, of a count that goes up once for several micro-batches."""
+    for call in module.calls("itertools.islice"):
+        match call.args:
+            case [_, ast.Name(name), *_]:
+                pass
+            case _:
+                continue
+        for change in module.all(ast.AugAssign):
+            if not is_name(change.target, name) or module.scope(change) is not module.scope(call):
+                continue
+            loop = module.enclosing(change, ast.For, ast.While)
+            body: list[ast.stmt] = loop.body if isinstance(loop, ast.For | ast.While) else []
+            inner = [n for n in body if isinstance(n, ast.For)]
+            draws = (c for n in inner for c in below(n, ast.Call))
+            if any(last_name(c) == "next" for c in draws):
+                yield call, f"Skip `{name}` times the number of micro-batches of an update"
 
 
 def _replaced_loaders(module: Module) -> Iterator[ast.Assign]:

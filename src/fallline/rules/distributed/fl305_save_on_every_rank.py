@@ -43,7 +43,7 @@ if dist.get_rank() == 0:
     torch.save(model.module.state_dict(), path)
 dist.barrier()
 ```"""
-    tokens = (b"DistributedDataParallel", b"init_process_group", b"rank0_only")
+    tokens = (b"DistributedDataParallel", b"init_process_group", b"rank0_only", b"set_epoch")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         yield from self._empty_elsewhere(module)

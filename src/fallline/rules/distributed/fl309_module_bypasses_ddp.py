@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 
 from fallline.events import Backward, Forward, GradWrite, Opaque, Step, Trace, ZeroGrad
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
+from fallline.flow.losses import in_loss
+from fallline.flow.ranks import is_distributed
+from fallline.flow.recording import under_no_grad
 from fallline.rule import Rule
 from fallline.rules.distributed._specimen import DDP
+from fallline.syntax import Module
+from fallline.syntax.nodes import below
+
+_WRAPPERS = (
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.DataParallel",
+    "torch.nn.parallel.DataParallel",
+)
 
 
 class ModuleBypassesDdp(Rule):
@@ -47,6 +60,23 @@ loss = loss_fn(model(inputs), targets)      # not model.module(inputs)
                     if bypassed and not through and not by_hand and not dropped:
                         yield from map(self._bypassed, bypassed)
                     pending = []
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """`G.module(z)` of a wrapped model that is handed over, in a function that runs the backward."""
+        if not is_distributed(module) or any(True for _ in module.calls(*_WRAPPERS)):
+            return  # where the wrapper is in view, its events say more
+        for call in module.method_calls("module"):
+            function = module.function(call)
+            if function is None or under_no_grad(module, call) or not call.args:
+                continue
+            trains = any(last_name(c) == "backward" for c in below(function, ast.Call))
+            if trains and in_loss(module, call):
+                yield self.finding(
+                    module.location(call),
+                    "This training pass calls model.module, past DDP, so the gradients are never averaged over the ranks and their models drift apart. "
+                    "Call the wrapped model.",
+                    severity=Severity.WARNING,
+                )
 
     def _bypassed(self, forward: Forward) -> Finding:
         return self.finding(

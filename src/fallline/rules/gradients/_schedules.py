@@ -13,6 +13,7 @@ from fallline.syntax import Editor, Module
 from fallline.syntax.nodes import below, is_name, written
 
 __all__ = [
+    "batches_in_lightning",
     "before_the_split",
     "counted_before_the_split",
     "every_epoch_in_lightning",
@@ -183,7 +184,36 @@ def in_micro_batches(module: Module, call: ast.Call, written: list[ast.AST]) -> 
     if _divides(written) or _COUNTED.search(_names(written)):
         return False
     steps = [c for c in module.method_calls("step") if _is_of(module, c, call)]
-    return bool(steps) and all(_boundary(module, s) is not None for s in steps)
+    return bool(steps) and all(
+        _boundary(module, s) is not None or _in_update(module, s) for s in steps
+    )
+
+
+def _in_update(module: Module, step: ast.Call) -> bool:
+    """In a helper that makes the whole update, and that is called at the end of each window."""
+    helper = module.function(step)
+    if not isinstance(helper, ast.FunctionDef):
+        return False
+    calls = below(helper, ast.Call)
+    if not any(map(_optimizes, calls)) or any(last_name(c) == "backward" for c in calls):
+        return False
+    sites = values_of(module).calls_of(helper)
+    tests = (module.enclosing(site, ast.If, ast.For, ast.While) for site in sites)
+    return bool(sites) and all(
+        isinstance(t, ast.If) and "%" in module.segment(t.test) and _backward_before(module, t)
+        for t in tests
+    )
+
+
+_OPTIMIZER = re.compile(r"(^|_)opt(im\w*)?(_|$|\d)", re.IGNORECASE)
+
+
+def _optimizes(call: ast.Call) -> bool:
+    """`self.optim.step()`."""
+    match call.func:
+        case ast.Attribute(of, "step"):
+            return _OPTIMIZER.search(last_name(of)) is not None
+    return False
 
 
 def window_of_one(module: Module, call: ast.Call) -> bool:
@@ -196,10 +226,25 @@ def window_of_one(module: Module, call: ast.Call) -> bool:
 
 def _is_of(module: Module, step: ast.Call, made: ast.Call) -> bool:
     """`scheduler.step()` of what this call made, by the name that it was given."""
-    match module.parent(made), step.func:
-        case ast.Assign([target]), ast.Attribute(used, "step"):
-            return last_name(target) == last_name(used) != ""
+    match step.func:
+        case ast.Attribute(used, "step"):
+            return last_name(used) in _named(module, made) - {""}
     return False
+
+
+def _named(module: Module, made: ast.Call) -> set[str]:
+    """The names that an object is given where it is made, or by those who call the function that returns it."""
+    match module.parent(made):
+        case ast.Assign([target]):
+            return {last_name(target)}
+        case ast.Return() as back:
+            function = module.function(back)
+            calls = values_of(module).calls_of(function) if function is not None else []
+            assigned = (module.parent(c) for c in calls)
+            return {
+                last_name(t) for up in assigned if isinstance(up, ast.Assign) for t in up.targets
+            }
+    return set()
 
 
 def _boundary(module: Module, step: ast.Call) -> ast.If | None:
@@ -211,7 +256,7 @@ def _boundary(module: Module, step: ast.Call) -> ast.If | None:
             window = "%" in text and ("accum" in text.lower() or _backward_before(module, up))
             calls = [call for s in up.body for call in below(s, ast.Call)]
             steps = [c for c in calls if last_name(c) in {"step", "backward"}]
-            optimizes = [n for n in steps if n is not step and "optim" in module.segment(n).lower()]
+            optimizes = [n for n in steps if n is not step and _optimizes(n)]
             inside = [n for n in steps if last_name(n) == "backward"]
             if window and optimizes and not inside:
                 return up
@@ -264,4 +309,21 @@ def every_epoch_in_lightning(module: Module) -> Iterator[ast.Call]:
         whole = module.segment(function)
         by_hand = "automatic_optimization" in module.source.text or "interval" in whole
         if not by_hand and _UPDATES_IN_LIGHTNING.search(written(length)):
+            yield call
+
+
+def batches_in_lightning(module: Module) -> Iterator[ast.Call]:
+    """A schedule over batches that advances with every update, in a file whose Trainer accumulates."""
+    text = module.source.text
+    window = re.search(r"accumulate_grad_batches\s*=\s*(\w+)", text)
+    if window is None or window[1] in {"1", "None"} or "automatic_optimization" in text:
+        return
+    for call, length in schedules(module):
+        function = module.function(call)
+        if getattr(function, "name", "") != "configure_optimizers" or function is None:
+            continue
+        spelled = expanded(module, length)
+        counts = any("loader" in module.segment(of) for of in _lengths(spelled))
+        per_step = re.search(r"interval\W+step", module.segment(function))
+        if counts and per_step and not _divides(spelled) and not _COUNTED.search(_names(spelled)):
             yield call

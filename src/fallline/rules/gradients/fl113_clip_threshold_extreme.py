@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fallline.events import scale_free
 from fallline.finding import Finding, Severity
+from fallline.flow.numbers_given import number_given
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
 from fallline.syntax import Module
@@ -34,7 +35,7 @@ class ClipThresholdExtreme(Rule):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call in module.all(ast.Call):
             node = _threshold(module, call)
-            limit = module.number(node)
+            limit = number_given(module, node)
             if node is None or limit is None or limit > _SMALLEST or _guarded(module, call, node):
                 continue
             if limit <= 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from fallline.events import Clip, Trace
+from fallline.events import Backward, Clip, Model, Step, Trace
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import names_in
 from fallline.location import Location
@@ -74,6 +74,8 @@ class ClipUneven(Rule):
         for clip in telling.first_of_each():
             if not clip.measures_only:
                 yield self._report(clip.at, clip.left_out or (), clip.twice or ())
+        for clip, left in _models_left_out(trace):
+            yield self._report(clip.at, left, ())
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call in module.calls(*_CLIPS):
@@ -173,6 +175,24 @@ for epoch in range(2):
         optimizer.step()
 """,
     )
+
+
+def _models_left_out(trace: Trace) -> Iterator[tuple[Clip, tuple[str, ...]]]:
+    """Whole models that one line clips in turn, and one that the optimizer holds beside them and that nothing clips before the step."""
+    told: set[str] = set()
+    for step in trace.of(Step):
+        held = trace.held_by(step.optimizer)
+        clips = [c for c in trace.before(step).until(Backward).of(Clip) if not c.measures_only]
+        if not held or any(c.parameters is None for c in clips):
+            continue
+        clipped = frozenset[str]().union(*(c.parameters or () for c in clips))
+        for clip in clips:
+            here = {c.parameters for c in clips if c.at == clip.at}
+            left = held - clipped
+            if len(here) > 1 and left and clipped < held and str(clip.at) not in told:
+                told.add(str(clip.at))
+                models = [m.type or "one model" for m in trace.objects_of(Model) if m.id in left]
+                yield clip, tuple(sorted(models)) or ("one model",)
 
 
 def _listed(names: tuple[str, ...]) -> str:

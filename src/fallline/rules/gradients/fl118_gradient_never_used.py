@@ -21,10 +21,12 @@ from fallline.events import (
     ZeroGrad,
 )
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._specimens import SETUP
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 __all__ = ["GradientNeverUsed"]
 
@@ -76,6 +78,14 @@ class GradientNeverUsed(Rule):
             yield self.finding(
                 module.location(statement),
                 f"`{text}` is named but not called, so this line does nothing. {what}, and the model does not learn. Write `{text}()`.",
+            )
+
+        for function, optimizer in _unused_optimizers(module):
+            yield self.finding(
+                module.location(function),
+                f"Nothing uses the gradients of this backward(): `{optimizer}` is handed over and never used, so the model does not learn from this loss. "
+                f"Call {optimizer}.step() after it.",
+                severity=Severity.WARNING,
             )
 
     def refutes(self, trace: Trace) -> Iterator[Location]:
@@ -161,6 +171,22 @@ for epoch in range(2):
         optimizer.zero_grad()
 """,
     )
+
+
+_IS_OPTIMIZER = re.compile(r"(?i)^(\w+_)?(opt|optim|optimi[sz]er)$")
+
+
+def _unused_optimizers(module: Module) -> Iterator[tuple[ast.Call, str]]:
+    """The backward of a function that runs a loop with a model, and the optimizer among its arguments that it never mentions."""
+    for function in module.all(ast.FunctionDef):
+        names = [a.arg for a in below(function.args, ast.arg) if _IS_OPTIMIZER.match(a.arg)]
+        if len(names) != 1 or any(n.id == names[0] for n in below(function, ast.Name)):
+            continue
+        calls = below(function, ast.Call)
+        backward = next((c for c in calls if last_name(c) == "backward"), None)
+        looped = backward is not None and module.enclosing(backward, ast.For, ast.While)
+        if backward is not None and looped and not any(last_name(c) == "step" for c in calls):
+            yield backward, names[0]
 
 
 def _stepped(trace: Trace, backward: Backward) -> bool:

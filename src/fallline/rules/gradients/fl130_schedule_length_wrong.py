@@ -13,6 +13,7 @@ from fallline.flow.calls import same
 from fallline.location import Location
 from fallline.rule import Rule
 from fallline.rules.gradients._schedules import (
+    batches_in_lightning,
     before_the_split,
     counted_before_the_split,
     every_epoch_in_lightning,
@@ -123,6 +124,12 @@ class ScheduleLengthWrong(Rule):
                 module.location(call),
                 "The schedule's length counts updates, but Lightning advances a scheduler once per epoch unless told otherwise, so the rate hardly leaves its beginning. "
                 'Return `{"scheduler": ..., "interval": "step"}` beside the optimizer',
+            )
+        for call in batches_in_lightning(module):
+            yield self.finding(
+                module.location(call),
+                "The schedule's length counts batches, but Lightning advances it once per update, and the Trainer accumulates several batches for each, so the run ends "
+                "long before the schedule does. Use `self.trainer.estimated_stepping_batches`",
             )
         yield from self._warmup_twice(module)
 

@@ -10,6 +10,7 @@ from typing import Any
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import names_in, same
 from fallline.flow.losses import differentiated, in_loss, loss_calls
+from fallline.flow.makers import made_by
 from fallline.flow.networks import graph_of, returned_by
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
@@ -234,6 +235,12 @@ def _compared(module: Module) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
             yield call, first, second
             yield call, second, first
     for node in module.all(ast.BinOp):
+        if isinstance(node.op, ast.Mult):
+            # a cross entropy by hand: `-(targets * log_softmax(logits)).sum(1)`
+            for log, other in ((node.left, node.right), (node.right, node.left)):
+                made = made_by(module, log)
+                if made is not None and made.op == "log_softmax" and in_loss(module, node):
+                    yield node, made.of or log, other
         if isinstance(node.op, ast.Sub) and _squared(module, node) and in_loss(module, node):
             yield node, node.left, node.right
             yield node, node.right, node.left

@@ -40,8 +40,10 @@ class ScheduleOnOtherOptimizer(Rule):
     def check(self, trace: Trace) -> Iterator[Finding]:
         if trace.hides("step") or not trace.complete:
             return
+        driven = {advance.optimizer for advance in trace.of(SchedulerStep)}
+        free = trace.of(Step).where(lambda s: s.optimizer not in driven)
         for advance in trace.of(SchedulerStep).first_of_each():
-            step = trace.of(Step).where(lambda s: _in_one_function(s, advance)).first  # noqa: B023
+            step = free.where(lambda s: _in_one_function(s, advance)).first  # noqa: B023
             if step is None or step.optimizer is None or not _idle(trace, advance):
                 continue
             yield self.finding(
@@ -158,6 +160,21 @@ for x, y in loader:
 """,
     )
     right = (
+        # a part that this run leaves alone has a schedule too, beside that of the optimizer that steps
+        SETUP
+        + """
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
+extra = nn.Linear(1, 1)
+extra_optimizer = torch.optim.Adam(extra.parameters(), lr=0.001)
+extra_scheduler = torch.optim.lr_scheduler.StepLR(extra_optimizer, step_size=1)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+    scheduler.step()
+    extra_scheduler.step()
+""",
         SETUP
         + """
 # A warm-up and a decay on one optimizer; the head keeps its rate.

@@ -59,11 +59,12 @@ class NormalisedPerRank(Rule):
 
     def _losses(self, module: Module) -> Iterator[Finding]:
         for statement, divided in _divided(module):
-            name = _target(statement)
+            name = _target(statement) or _walked_back(module, divided)
             if name is None or not _LOSS.search(name) or _was_reduced(module, statement, name):
                 continue
             scope = module.scope(statement)
             trains = trained_names(module, scope).get(name, 0) > statement.lineno
+            trains = trains or isinstance(statement, ast.Expr | ast.Return)
             if not trains and not _returns_loss(module, statement, name):
                 continue
             seen = trains and _AVERAGES.search(module.source.text) is not None
@@ -199,6 +200,24 @@ def _divided(module: Module) -> Iterator[tuple[ast.stmt, ast.AST]]:
             case ast.BinOp(left, ast.Div(), right) as divided if _is_ranks(module, right):
                 if not _mentions_ranks(module, left):
                     yield statement, divided
+    for division in module.all(ast.BinOp):
+        if isinstance(division.op, ast.Div) and _walked_back(module, division) is not None:
+            if _is_ranks(module, division.right):
+                yield module.statement(division), division
+
+
+def _walked_back(module: Module, divided: ast.AST) -> str | None:
+    """`loss` of `(loss / world_size).backward()` and of `scaler.scale(loss / world_size).backward()`."""
+    match divided, module.parent(divided):
+        case ast.BinOp(ast.Name(name)), ast.Attribute(attr="backward"):
+            return name
+        case ast.BinOp(ast.Name(name)), ast.Call(ast.Attribute(attr="scale")):
+            return name
+        case ast.BinOp(ast.Name(name)), ast.Return():
+            # what Lightning and the Trainer walk back
+            home = module.function(divided)
+            return name if getattr(home, "name", "") in {"training_step", "compute_loss"} else None
+    return None
 
 
 def _target(statement: ast.stmt) -> str | None:

@@ -114,12 +114,31 @@ def _decayed_model(module: Module, names: ast.AST) -> str | None:
         if not any(up is scope for up in module.parents(call)) and scope is not None:
             continue
         owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+        if isinstance(owner, ast.Name) and (own := _own_model(module, owner)) is not None:
+            found.add(own)
+            continue
         made = [b for b in _makers(module, owner)] if isinstance(owner, ast.Name) else []
         if not made:
             return None
         found |= set(made)
-    known = {f for f in found if _OTHER_NORMS.match(f)}
+    known = {f for f in found if _OTHER_NORMS.match(f) or f in module.classes}
     return sorted(known)[0] if known and known == found else None
+
+
+def _own_model(module: Module, owner: ast.Name) -> str | None:
+    """`self` of a model of this file whose norms are attributes with other names; None where one may be called LayerNorm."""
+    cls = module.class_(owner) if owner.id == "self" else None
+    if cls is None or not module.is_module_class(cls):
+        return None
+    names: list[str] = []
+    for call in module.calls("torch.nn.LayerNorm", "torch.nn.RMSNorm"):
+        statement = module.statement(call)
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        parts = [p for t in targets for p in (t.elts if isinstance(t, ast.Tuple) else [t])]
+        if not parts:
+            return None
+        names += [last_name(p) for p in parts]
+    return cls.name if names and not any("LayerNorm" in n for n in names) else None
 
 
 def _makers(module: Module, name: ast.Name) -> Iterator[str]:

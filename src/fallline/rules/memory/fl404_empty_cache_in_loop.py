@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Fix, Severity
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Editor, Module
 
@@ -135,8 +136,8 @@ def fold(folds, loaders, model):
         return Fix("Keep the cache", (Editor(module).delete(statement),))
 
 
-def _loop_of(module: Module, call: ast.Call) -> ast.For | ast.While | None:
-    """The loop whose every iteration makes this call: no test that changes with the iteration, no exception handler."""
+def _loop_of(module: Module, call: ast.Call, depth: int = 2) -> ast.For | ast.While | None:
+    """The loop whose every iteration makes this call, here or through a helper: no test that changes with the iteration, no exception handler."""
     child: ast.AST = call
     for up in module.parents(call):
         match up:
@@ -146,6 +147,10 @@ def _loop_of(module: Module, call: ast.Call) -> ast.For | ast.While | None:
                 text = module.segment(test)
                 if _SAME_EVERY_TIME.search(text) is None or "%" in text:
                     return None
+            case ast.FunctionDef() if depth:
+                sites = values_of(module).calls_of(up)
+                loops = (_loop_of(module, site, depth - 1) for site in sites)
+                return next((loop for loop in loops if loop is not None), None)
             case ast.ExceptHandler() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 return None
         child = up

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from fallline.events import Checkpoint, Trace
 from fallline.finding import Finding, Severity
+from fallline.flow.parts import makes
 from fallline.rule import Rule
+from fallline.syntax import Module
 
 
 class CheckpointBatchNorm(Rule):
@@ -118,8 +120,20 @@ for x in torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=8):
     def check(self, trace: Trace) -> Iterator[Finding]:
         for checkpoint in trace.of(Checkpoint):
             if checkpoint.batchnorm is True:
-                yield self.finding(
-                    checkpoint,
-                    "Activation checkpointing runs this block twice, so BatchNorm updates its running statistics twice for every batch. "
-                    "Keep BatchNorm out of the checkpointed block.",
-                )
+                yield self.finding(checkpoint, _SAYS)
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for call in module.calls("torch.utils.checkpoint.checkpoint"):
+            at_rest = call.args and f"{module.segment(call.args[0])}.eval()" in module.source.text
+            if call.args and not at_rest and makes(module, call.args[0], _is_batch_norm):
+                yield self.finding(module.location(call), _SAYS)
+
+
+_SAYS = (
+    "Activation checkpointing runs this block twice, so BatchNorm updates its running statistics twice for every batch. "
+    "Keep BatchNorm out of the checkpointed block."
+)
+
+
+def _is_batch_norm(name: str) -> bool:
+    return name.startswith("torch.nn.") and "BatchNorm" in name

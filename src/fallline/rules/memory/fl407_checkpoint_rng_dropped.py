@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Fix, Severity
-from fallline.flow.calls import of_self
-from fallline.flow.modules import module_class
+from fallline.flow.parts import makes
 from fallline.rules._observed import Observed
 from fallline.syntax import Editor, Module
-from fallline.syntax.nodes import below, methods_of
 
 __all__ = ["CheckpointRngDropped"]
 
 _NAMES = ("torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential")
 _OPTION = "preserve_rng_state"
-_DEPTH = 3
 
 
 class CheckpointRngDropped(Observed):
@@ -37,7 +33,7 @@ class CheckpointRngDropped(Observed):
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call in module.calls(*_NAMES):
             off = module.constant(module.argument(call, None, _OPTION)) is False
-            if off and call.args and _has_dropout(module, call.args[0]):
+            if off and call.args and makes(module, call.args[0], _is_dropout):
                 yield self.finding(
                     module.location(call),
                     "This block has dropout and is recomputed without the random state of its first run, so backward uses a different dropout mask and "
@@ -116,36 +112,5 @@ class Net(nn.Module):
     )
 
 
-def _has_dropout(module: Module, block: ast.expr, depth: int = _DEPTH) -> bool:
-    """Whether what is checkpointed is known to draw random numbers for dropout."""
-    if depth == 0:
-        return False
-    return any(_in(home, node, depth) for home, node in _meant(module, block))
-
-
-def _in(module: Module, code: ast.AST, depth: int) -> bool:
-    """Dropout in this piece of code, or in a class that it makes an object of."""
-    for call in (n for n in below(code, ast.Call)):
-        name = module.resolve(call.func) or ""
-        if name.startswith("torch.") and "dropout" in name.lower():
-            return True
-        found = module_class(module, call.func)
-        if found is not None and depth and _in(found[0], found[1], depth - 1):
-            return True
-    return False
-
-
-def _meant(module: Module, block: ast.expr) -> Iterator[tuple[Module, ast.AST]]:
-    """The code behind what is checkpointed: what an attribute holds, a loop runs over, a name is bound to."""
-    yield module, block
-    name, cls = of_self(block), module.class_(block)
-    if name is not None and cls is not None:
-        yield from ((module, value) for value in module.attribute_values(cls, name))
-        yield from ((module, d) for d in methods_of(cls) if d.name == name)  # fmt: skip
-    if isinstance(block, ast.Name):
-        if block.id in module.functions:
-            yield module, module.functions[block.id]
-        for bound in module.bindings(block.id, module.scope(block)):
-            match module.parent(bound):
-                case ast.For(iter=source) | ast.Assign(value=source):
-                    yield from _meant(module, source)
+def _is_dropout(name: str) -> bool:
+    return name.startswith("torch.") and "dropout" in name.lower()

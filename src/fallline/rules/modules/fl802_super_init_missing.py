@@ -130,8 +130,14 @@ class Abstract(nn.Module):
                 continue
             if not module.is_module_class(cls):
                 continue
-            called, first = _init_call(init), _first_registration(module, init)
             raises = "which raises AttributeError. Call `super().__init__()` first."
+            called, first = _init_call(init), _first_registration(module, init)
+            if called is not None and not _in_branch(module, called, init):
+                own = _registered_by_a_method(module, cls, init, called)
+                if own is not None:
+                    message = f"`self.{own[1]}` is assigned here, and `__init__` gets here before `super().__init__()`, {raises}"
+                    yield self._report(module, own[0], message)
+                    continue
             if called is not None:
                 early = first is not None and first[0].lineno < called.lineno
                 if first is not None and early and not _in_branch(module, called, init):
@@ -234,6 +240,22 @@ def _first_registration(module: Module, init: ast.FunctionDef) -> tuple[ast.stmt
         if names and _registers(module, value):
             found.append((node, names[0]))
     return min(found, key=lambda each: each[0].lineno, default=None)
+
+
+def _registered_by_a_method(
+    module: Module, cls: ast.ClassDef, init: ast.FunctionDef, called: ast.Call
+) -> tuple[ast.stmt, str] | None:
+    """`self.build(...)` above the call, a method of this class that assigns a module."""
+    for statement in init.body:
+        match statement:
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name("self"), name))):
+                method = next((m for m in methods_of(cls) if m.name == name), None)
+                if method is not None and statement.lineno < called.lineno:
+                    if _init_call(method) is None and (
+                        found := _first_registration(module, method)
+                    ):
+                        return found
+    return None
 
 
 def _registers(module: Module, value: ast.expr) -> bool:

@@ -213,6 +213,7 @@ class Attention(nn.Module):
                     module.location(call),
                     f"`{module.segment(call.func)}` has no `training=self.training`, so it drops units in evaluation too and results differ from call to call. Pass it.",
                     severity=_while_off(module, Module.argument(call, 1, "p")),
+                    related={"cause": module.location(module.function(call) or call)},
                 )
         for layer in module.calls(*_LAYERS):
             use = module.parent(layer)
@@ -253,8 +254,11 @@ class Attention(nn.Module):
         if call is not None:
             if module.class_(call) is None:
                 return None  # a plain function has to be given the mode
-            edit = Editor(module).add_argument(call, "training=self.training")
-            return Fix("Follow the module's mode", (edit,))
+            function, editor = module.function(call), Editor(module)
+            same = [c for c in module.calls(*_FUNCTIONS) if module.function(c) is function]
+            meant = [c for c in same if self._always_on(module, c) and not _on_purpose(module, c)]
+            edits = (editor.add_argument(c, "training=self.training") for c in meant)
+            return Fix("Follow the module's mode", tuple(edits))
         use = module.call_at(finding.at)
         rate = _attention_rate(module, use) if use is not None else None
         if rate is not None:

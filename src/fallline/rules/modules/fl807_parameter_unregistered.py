@@ -350,7 +350,12 @@ def _asks_for_grad(module: Module, call: ast.Call) -> bool:
 
 
 def _is_fresh(module: Module, node: ast.expr) -> bool:
-    """A tensor made on the spot, perhaps moved."""
+    """A tensor made on the spot, perhaps moved or scaled."""
+    if isinstance(node, ast.BinOp):
+        sides = ((node.left, node.right), (node.right, node.left))
+        return any(
+            _is_fresh(module, a) and isinstance(b, ast.Constant | ast.Name) for a, b in sides
+        )
     while (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)

@@ -113,7 +113,8 @@ Update statistics only under `if self.training:`, and copy buffers with the para
                 case _:
                     continue
             sides = [c for c in (first, second) if last_name(c) == "parameters"]
-            text = f"{module.segment(loop.iter)} {getattr(module.function(loop), 'name', '')}"
+            named = (module.function(loop), module.class_(loop))
+            text = " ".join([module.segment(loop.iter), *(getattr(n, "name", "") for n in named)])
             if any(_called_beside(module, side) for side in sides):
                 continue  # a key encoder runs in train mode itself, and so keeps statistics of its own
             if len(sides) == 2 and _AVERAGE.search(text) and any(_updates(n) for n in walk(loop)):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
 from fallline.flow.algebra import Range
-from fallline.flow.calls import operations, receiver
+from fallline.flow.calls import last_name, operations, receiver
 from fallline.flow.losses import guarded
 from fallline.flow.places import in_training
 from fallline.flow.ranges import range_of
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
 
@@ -141,7 +143,7 @@ contrastive_loss(x, x).backward()
             if (
                 of is None
                 or found is None
-                or not _overflows(found)
+                or not (_overflows(found) or _is_raw(module, of, found))
                 or not in_training(module, call)
             ):
                 continue
@@ -155,3 +157,10 @@ contrastive_loss(x, x).backward()
 
 def _overflows(found: Range) -> bool:
     return found.high > OVERFLOWS and found.source not in _NOT_SAID
+
+
+def _is_raw(module: Module, of: ast.expr, found: Range) -> bool:
+    """What a network gives whose last layer is not in view, as it is."""
+    made = values_of(module).origin(of)
+    clamped = isinstance(made, ast.Call) and last_name(made).startswith("cl")
+    return found.source.startswith("the output of") and not clamped

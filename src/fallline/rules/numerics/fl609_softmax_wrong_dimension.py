@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Edit, Finding, Fix, Severity
-from fallline.flow.calls import last_name, operand
+from fallline.flow.calls import last_name, of_self, operand, receiver
+from fallline.flow.collected import iterated
 from fallline.flow.competing import over_one_value, over_the_samples
 from fallline.flow.losses import loss_calls
 from fallline.flow.makers import Made, made_by
-from fallline.flow.mixing import fewest_dimensions, is_product, weighted_sums
+from fallline.flow.mixing import fewest_dimensions, is_product, summed_by_place, weighted_sums
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Editor, Module
@@ -210,6 +211,15 @@ def _contradicted(module: Module) -> Iterator[tuple[Made, int]]:
         made = _softmax(module, node)
         if made is not None and (module.number(_dim(module, made.call)) or 0) > 0:
             yield made, -1
+    for rows in _read_row_by_row(module):
+        made = _softmax(module, rows)
+        if made is not None and module.number(_dim(module, made.call)) == 0:
+            yield made, -1
+    yield from _of_one_comparison(module)
+    for call, summed in summed_by_place(module):
+        over = module.number(_dim(module, call))
+        if over is not None and 0 <= over != summed:
+            yield Made("softmax", call, module), summed
     for call, dims, summed in weighted_sums(module):
         over = (
             _gumbel_dim(module, call)
@@ -229,6 +239,26 @@ def _contradicted(module: Module) -> Iterator[tuple[Made, int]]:
             yield Made("softmax", call, module), -1
 
 
+def _of_one_comparison(module: Module) -> Iterator[tuple[Made, int]]:
+    """Of two softmaxes that are compared, the one that runs over the samples."""
+    for pair in _compared(module):
+        first, second = (module.number(_dim(module, made.call)) for made in pair)
+        if first is None or second is None or first == second or min(first, second) < 0:
+            continue
+        if 0 in (first, second):
+            yield (pair[0], int(second)) if first == 0 else (pair[1], int(first))
+
+
+def _compared(module: Module) -> Iterator[tuple[Made, Made]]:
+    """The two softmaxes of `kl_div(student.log_softmax(0), teacher.softmax(1))`, which are over the same classes."""
+    for call, _ in loss_calls(module, "kl_div", "KLDivLoss"):
+        sides = [module.argument(call, i, name) for i, name in enumerate(("input", "target"))]
+        found = [_softmax(module, side) for side in sides]
+        match found:
+            case [Made() as one, Made() as other]:
+                yield one, other
+
+
 def _softmax(module: Module, node: ast.expr | None) -> Made | None:
     made = made_by(module, node) if node is not None else None
     return made if made is not None and made.op in _SOFTMAX and made.module is module else None
@@ -242,6 +272,20 @@ def _read_by_class(module: Module) -> Iterator[ast.expr | None]:
         match call.func:
             case ast.Attribute(value) if module.number(operand(module, call, "dim")) == 1:
                 yield value
+
+
+def _read_row_by_row(module: Module) -> Iterator[ast.expr]:
+    """`probs` of `for p in probs: p.max(0)`: each row is asked for its largest entry, so the classes come last."""
+    for call in module.method_calls("argmax", "max", "topk"):
+        of = receiver(module, call)
+        dim = operand(module, call, "dim", place=int(last_name(call) == "topk"))
+        if not isinstance(of, ast.Name) or (dim is not None and module.number(dim) not in (0, -1)):
+            continue
+        match module.bindings(of.id, module.scope(of)):
+            case [target]:
+                rows = iterated(module, target)
+                if rows is not None:
+                    yield rows
 
 
 def _parted_at_the_end(module: Module) -> Iterator[ast.expr]:
@@ -269,7 +313,7 @@ def _gumbel_dim(module: Module, call: ast.Call) -> float | None:
 
 def _dim(module: Module, call: ast.Call) -> ast.expr | None:
     """The dimension of a softmax: a function's or method's argument, or that of the layer that is called."""
-    if last_name(call) in _SOFTMAX:
+    if last_name(call) in _SOFTMAX and of_self(call.func) is None:
         return operand(module, call, "dim")
     made = values_of(module).constructed(call.func)
     return module.argument(made, 0, "dim") if made is not None else None

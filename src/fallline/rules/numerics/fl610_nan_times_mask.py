@@ -44,7 +44,7 @@ class NanTimesMask(Rule):
         "`-1e4` instead of `-inf`."
     )
     references = ("https://docs.pytorch.org/docs/stable/generated/torch.where.html",)
-    tokens = (b"inf", b"masked_", b"log(", b"log1p(", b"sqrt(")
+    tokens = (b"inf", b"masked_", b"log(", b"log1p(", b"sqrt(", b"isnan(", b"isfinite(")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         infinite = names_infinity(module)
@@ -63,11 +63,12 @@ class NanTimesMask(Rule):
                 )
                 break
             else:
-                bad = (
+                bad: ast.expr | None = (
                     _outside(module, left, right) or _outside(module, right, left)
                     if partial
                     else None
                 )
+                bad = bad or _known_nan(module, left, right) or _known_nan(module, right, left)
                 helps = bad is None and _is_masked_helper(module, node, left, right)
                 if (bad is None and not helps) or _mended(module, node):
                     continue
@@ -160,6 +161,54 @@ def _outside(module: Module, mask: ast.expr, value: ast.expr) -> ast.Call | None
             if {n for n in names_in(of) if n not in module.imports} & tested:
                 return call
     return None
+
+
+_ASKS = frozenset({"isnan", "isfinite", "isinf"})
+
+
+def _known_nan(module: Module, mask: ast.expr, value: ast.expr) -> ast.expr | None:
+    """`y` of `loss(x, y) * ~torch.isnan(y)`: what the mask says is NaN went into the product."""
+    asked = _asked_for_nan(module, mask)
+    for call in below(value, ast.Call) if asked else ():
+        for given in (
+            *call.args,
+            *([call.func.value] if isinstance(call.func, ast.Attribute) else []),
+        ):
+            if (
+                isinstance(given, ast.Name)
+                and given.id in asked
+                and last_name(call) not in _MENDS | _ASKS
+            ):
+                return given
+    return None
+
+
+def _asked_for_nan(module: Module, mask: ast.expr) -> set[str]:
+    """The names that a mask asks about, where none of them is mended in this function."""
+    made = values_of(module).origin(mask)
+    calls = (
+        [c for c in below(made, ast.Call) if last_name(c) in _ASKS]
+        if isinstance(made, ast.expr)
+        else []
+    )
+    names = {n for c in calls for n in names_in(c) if n not in module.imports}
+    scope = module.scope(mask)
+    written = {
+        n.value.id
+        for n in module.all(ast.Subscript)
+        if isinstance(n.ctx, ast.Store)
+        and isinstance(n.value, ast.Name)
+        and module.scope(n) is scope
+    }
+    return {
+        n
+        for n in names - written
+        if not any(
+            last_name(c) in _MENDS and n in names_in(c)
+            for c in module.all(ast.Call)
+            if module.scope(c) is scope
+        )
+    }
 
 
 _PARTIAL = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "acos", "asin"})

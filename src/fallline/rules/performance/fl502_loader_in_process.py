@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import last_name
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
 from fallline.syntax.nodes import methods_of
@@ -29,6 +31,15 @@ _READS = frozenset(
         "torchvision.io.read_video",
         "h5py.File",
         "decord.VideoReader",
+        "nibabel.load",
+        "pydicom.dcmread",
+        "SimpleITK.ReadImage",
+        "tifffile.imread",
+        "rasterio.open",
+        "pandas.read_csv",
+        "pandas.read_parquet",
+        "scipy.io.wavfile.read",
+        "scipy.io.loadmat",
     }
 )
 _SYNTHETIC = frozenset({"torchvision.datasets.FakeData"})
@@ -129,9 +140,9 @@ loader = torch.utils.data.DataLoader(Numbers(100), batch_size=10)
 
 
 def _reads_samples(module: Module, node: ast.expr) -> bool:
-    made = module.value(node)
+    made = values_of(module).built(node)
     if not isinstance(made, ast.Call):
-        return False
+        return _handed_over(module, made)
     name = module.resolve(made.func) or ""
     if name in _PARTS and made.args:
         return _reads_samples(module, made.args[0])
@@ -143,6 +154,16 @@ def _reads_samples(module: Module, node: ast.expr) -> bool:
     elif name and module.project is not None:
         found = module.project.find_class(name, module)
     return found is not None and _item_reads(*found)
+
+
+_DATASET = ("torch.utils.data.Dataset", "torch.utils.data.dataset.Dataset")
+
+
+def _handed_over(module: Module, node: ast.expr) -> bool:
+    """`train_set`, made by somebody else, in a file with one Dataset, which reads its samples."""
+    name = last_name(node).lower()
+    own = [c for c in module.classes.values() if set(module.bases(c)) & set(_DATASET)]
+    return ("data" in name or "set" in name) and len(own) == 1 and _item_reads(module, own[0])
 
 
 def _item_reads(home: Module, cls: ast.ClassDef) -> bool:

@@ -319,7 +319,16 @@ def _works(module: Module, call: ast.Call) -> bool | None:
             return method in {"backward", "matmul", "mm", "bmm"}
         case ast.Name(function) if function in _HARMLESS:
             return False
+        case ast.Name(function) if function in module.functions:
+            return _queues_inside(module, module.functions[function])
     return None
+
+
+def _queues_inside(module: Module, function: ast.AST) -> bool | None:
+    """A function of this file that calls a model and fetches nothing from the device."""
+    calls = below(function, ast.Call)
+    runs = any(is_module(module, c.func) or _called_like_model(module, c) for c in calls)
+    return True if runs and not any(_waits(module, c) for c in calls) else None
 
 
 def _waits(module: Module, call: ast.Call) -> bool:

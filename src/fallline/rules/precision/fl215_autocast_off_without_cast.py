@@ -7,7 +7,18 @@ from collections.abc import Iterator
 
 from fallline.events import AutocastOff, Trace
 from fallline.finding import Finding, Severity
-from fallline.flow.precision import KEEPS, LOW, autocast_around, is_low, is_off, is_widened
+from fallline.flow.calls import of_self
+from fallline.flow.modules import looks_like_model
+from fallline.flow.precision import (
+    KEEPS,
+    LOW,
+    autocast_around,
+    is_layer,
+    is_low,
+    is_off,
+    is_widened,
+)
+from fallline.flow.values import values_of
 from fallline.rule import Rule
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, names_read
@@ -71,8 +82,14 @@ with torch.autocast("cuda", enabled=False):
             if off is None:
                 continue
             name = _low_name(module, block.body, _low_outside(module, block))
-            if name is not None:
-                yield self.finding(module.location(off), _MESSAGE.format(what=f"`{name}`"))
+            likely = _low_name(module, block.body, _likely_low(module, block)) if not name else None
+            if name is not None or likely is not None:
+                yield self.finding(
+                    module.location(off),
+                    _MESSAGE.format(what=f"`{name or likely}`"),
+                    # autocast may be off around it, or the network may end in float32
+                    severity=None if name else Severity.WARNING,
+                )
         for function in module.all(ast.FunctionDef):
             off = next((d for d in function.decorator_list if is_off(module, d)), None)
             if off is not None:
@@ -166,6 +183,58 @@ def _low_outside(module: Module, block: ast.With) -> set[str]:
         return set() if is_off(module, around) else _low_loads(module, block)
     function = module.function(block)
     return _low_parameters(module, function) if function is not None else set()
+
+
+def _likely_low(module: Module, block: ast.With) -> set[str]:
+    """Names that hold what a layer of this class gave before the block, or what callers got from a network under autocast."""
+    function = module.function(block)
+    if not isinstance(function, ast.FunctionDef) or autocast_around(module, block) is not None:
+        return set()
+    regions = [
+        c
+        for c in module.calls("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+        if not is_off(module, c)
+    ]
+    if not regions:
+        return set()
+    names = {n.id: n for s in block.body for n in names_read(s)}
+    return {n for n, use in names.items() if _from_a_layer(module, use, block)} | {
+        n for n in names if _from_a_network(module, function, n)
+    }
+
+
+def _unshaped(made: ast.expr) -> ast.expr:
+    while (
+        isinstance(made, ast.Call)
+        and isinstance(made.func, ast.Attribute)
+        and made.func.attr in KEEPS
+    ):
+        if of_self(made.func) is not None:
+            break
+        made = made.func.value
+    return made
+
+
+def _from_a_layer(module: Module, use: ast.Name, block: ast.With) -> bool:
+    """`logits` after `logits = self.proj(x).view(b, -1)`, above the block."""
+    values = [values_of(module).bound_to(b) for b in module.bindings(use.id, module.scope(use))]
+    match values:
+        case [ast.Call() as value] if value.lineno < block.lineno:
+            made = _unshaped(value)
+            return isinstance(made, ast.Call) and is_layer(module, made.func)
+    return False
+
+
+def _from_a_network(module: Module, function: ast.FunctionDef, name: str) -> bool:
+    """An argument for which a caller hands over `verts`, made by `verts = net(image)` under the same autocast."""
+    argument = next((a for a in function.args.args if a.arg == name), None)
+    for value in values_of(module).passed(argument) if argument is not None else ():
+        made = values_of(module).origin(value)
+        if isinstance(made, ast.Call) and looks_like_model(made.func):
+            around = autocast_around(module, made)
+            if around is not None and not is_off(module, around):
+                return True
+    return False
 
 
 def _low_loads(module: Module, block: ast.With) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
+from fallline.flow.numbers_given import number_given
 from fallline.flow.precision import FLOAT16, LOW, is_low
 from fallline.flow.values import values_of
 from fallline.rule import Rule
@@ -44,7 +45,7 @@ Keep the parameters in float32 and let autocast compute in half precision.
         if any(u == o or u.startswith(o + ".") for u in used for o in _OTHERS_KEEP_MASTERS):
             return
         for call in module.calls(*_ADAMS):
-            rate = module.number(module.argument(call, 1, "lr"))
+            rate = number_given(module, module.argument(call, 1, "lr"))
             model = _model_of(module, call)
             if rate is None or rate <= 0 or model is None:
                 continue

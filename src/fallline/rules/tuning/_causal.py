@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from fallline.flow.calls import chained_on
+from fallline.flow.values import values_of
 from fallline.syntax import Module
 from fallline.syntax.nodes import written
 from fallline.syntax.once import once
@@ -21,10 +22,19 @@ _WRAPS = frozenset(
 @once
 def causal_calls(module: Module) -> list[ast.Call]:
     """Calls of a model that was made as `...ForCausalLM` or `...LMHeadModel` in this file."""
-    if not any(name in module.source.text for name in _CAUSAL):
+    text = module.source.text
+    if not any(name in text for name in (*_CAUSAL, "labels=")):
         return []
-    calls = module.all(ast.Call)
-    return [c for c in calls if isinstance(c.func, ast.Name) and is_causal(module, c.func)]
+    calls = [c for c in module.all(ast.Call) if isinstance(c.func, ast.Name | ast.Attribute)]
+    return [c for c in calls if is_causal(module, c.func) or _by_convention(module, c)]
+
+
+def _by_convention(module: Module, call: ast.Call) -> bool:
+    """`model(input_ids=ids, labels=labels)`, of a model that somebody hands over: only models of Transformers are called so."""
+    named = {k.arg for k in call.keywords}
+    origin = values_of(module).origin(call.func)
+    given = isinstance(origin, ast.arg) or origin is call.func
+    return given and {"input_ids", "labels"} <= named and "decoder_input_ids" not in named
 
 
 def is_causal(module: Module, node: ast.expr, depth: int = 4) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 
 class NothingSupervised(Observed):
@@ -93,6 +95,13 @@ SFTTrainer("gpt2", args=config, train_dataset=data, processing_class=tokenizer).
                 "Every label is -100 and none is set afterwards, so the loss is NaN or 0 and nothing is learned. "
                 "Write the tokens of the answer into the labels",
             )
+        for statement in _ignored_lists(module):
+            yield self.finding(
+                module.location(statement),
+                "Every label is -100 and none is set afterwards, so the loss is NaN or 0 and nothing is learned. "
+                "Write the tokens of the answer into the labels",
+                severity=Severity.WARNING,
+            )
         if _unmarked_template(module):
             for config in _masked_by_template(module):
                 yield self.finding(
@@ -108,6 +117,47 @@ SFTTrainer("gpt2", args=config, train_dataset=data, processing_class=tokenizer).
             f"{which} a single label that counts: every one is -100, so the loss is NaN or 0 and nothing is learned. "
             "Correct the mask that decides which tokens are learned: a response template that never matches, or an assistant mask of zeros"
         )
+
+
+def _ignored_lists(module: Module) -> Iterator[ast.Assign]:
+    """`labels = [-100] * len(ids)`, which is only cut, padded or handed on."""
+    for product in module.all(ast.BinOp):
+        match product, module.parent(product):
+            case (
+                ast.BinOp(ast.List([item]), ast.Mult()),
+                ast.Assign([ast.Name(name) as target]) as statement,
+            ) if module.number(item) == -100 and _LABELS.search(name):
+                pass
+            case _:
+                continue
+        scope = module.scope(statement)
+        if scope is None or module.bindings(name, scope) != [target]:
+            continue
+        uses = [n for n in below(scope, ast.Name) if n.id == name and n is not target]
+        if uses and all(_only_handed_on(module, use) for use in uses):
+            yield statement
+
+
+_LABELS = re.compile(r"(^|_)labels?$")
+
+
+def _only_handed_on(module: Module, use: ast.Name) -> bool:
+    """`return ids, labels[:512]`, `{"labels": labels}`, `torch.tensor(labels)`."""
+    child: ast.AST = use
+    for up in module.parents(use):
+        match up:
+            case ast.Return() | ast.Dict() | ast.Tuple():
+                return True
+            case ast.Subscript(value, ctx=ast.Load()) if value is child:
+                pass
+            case ast.Call(func) if (module.resolve(func) or "").startswith("torch."):
+                pass
+            case ast.keyword(arg="labels"):
+                return True
+            case _:
+                return False
+        child = up
+    return False
 
 
 def _ignored_labels(module: Module) -> Iterator[ast.Call]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
+from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
@@ -61,6 +62,8 @@ def tokenize(sample):
     )
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for statement in _copies_of_both(module):
+            yield self.finding(module.location(statement), _SAYS)
         if not _has_instructions(module) or _CHOSEN.search(module.source.text):
             return
         for node in module.all(ast.Assign):
@@ -74,6 +77,48 @@ def tokenize(sample):
             f"The prompt is learned like the answer in {entry['samples']} of {entry['of']} samples. If only the answers matter, set the labels of the prompt to -100 "
             "(TRL: completion_only_loss or assistant_only_loss)"
         )
+
+
+def _copies_of_both(module: Module) -> Iterator[ast.Assign]:
+    """`labels = list(ids)` after `ids = prompt + answer`."""
+    for node in module.all(ast.Assign):
+        match node:
+            case ast.Assign([ast.Name("labels")], ast.Call(ast.Name("list"), [copied])):
+                pass
+            case ast.Assign(
+                [ast.Name("labels")], ast.Call(ast.Attribute(copied, "copy" | "clone"), [])
+            ):
+                pass
+            case ast.Assign([ast.Name("labels")], ast.Subscript(copied, ast.Slice(None, None))):
+                pass
+            case _:
+                continue
+        made = values_of(module).through(
+            copied, lambda n: n.value if isinstance(n, ast.Subscript) else None
+        )
+        again = [
+            b for b in module.bindings("labels", module.scope(node)) if b is not node.targets[0]
+        ]
+        match made:
+            case ast.BinOp(left, ast.Add(), right) if not again:
+                asked, said = module.segment(left), module.segment(right)
+                if _PROMPT.search(asked) and _REPLY.search(said) and not _changed(module, node):
+                    yield node
+
+
+_PROMPT = re.compile(r"(?i)prompt|instruction|question|source|context|user")
+_REPLY = re.compile(r"(?i)answer|response|completion|output|target|reply|assistant")
+
+
+def _changed(module: Module, copied: ast.Assign) -> bool:
+    """`labels[:start] = ...` afterwards."""
+    return any(
+        isinstance(n.value, ast.Name)
+        and n.value.id == "labels"
+        and isinstance(n.ctx, ast.Store)
+        and module.scope(n) is module.scope(copied)
+        for n in module.all(ast.Subscript)
+    )
 
 
 _SAYS = (

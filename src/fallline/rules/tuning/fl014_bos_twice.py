@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
+from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
+from fallline.syntax.nodes import written
 
 
 class BosTwice(Observed):
@@ -73,26 +75,20 @@ ids = tokenizer(tokenizer.bos_token + "a text", add_special_tokens=False)["input
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
         for call in module.all(ast.Call):
-            if (
-                not isinstance(call.func, ast.Name)
-                or "tok" not in call.func.id.lower()
-                or not call.args
-            ):
+            tokenizer = written(call.func)
+            if "tok" not in tokenizer.rpartition(".")[2].lower() or not call.args:
                 continue
             if any(k.arg in (None, "add_special_tokens") for k in call.keywords):
                 continue
-            given = module.value(call.args[0])
-            match given:
-                case ast.BinOp(ast.Attribute(ast.Name(name), "bos_token"), ast.Add()) if (
-                    name == call.func.id
+            match _made(module, call.args[0]):
+                case ast.BinOp(ast.Attribute(of, "bos_token"), ast.Add()) if (
+                    written(of) == tokenizer
                 ):
                     yield self.finding(
                         module.location(call),
                         "The text already begins with the begin token, and the tokenizer adds another one. Pass `add_special_tokens=False`",
                     )
-                case ast.Call(ast.Attribute(ast.Name(name), "apply_chat_template")) if (
-                    name == call.func.id
-                ):
+                case ast.Call(ast.Attribute(of, "apply_chat_template")) if written(of) == tokenizer:
                     yield self.finding(
                         module.location(call),
                         "A rendered chat is tokenized with special tokens: where the template writes a begin token, the tokenizer adds another one. "
@@ -100,9 +96,39 @@ ids = tokenizer(tokenizer.bos_token + "a text", add_special_tokens=False)["input
                         severity=Severity.INFO,
                     )
 
+        for joined in module.all(ast.BinOp):
+            match joined:
+                case ast.BinOp(ast.List([ast.Attribute(of, "bos_token_id")]), ast.Add(), rest):
+                    source = _tokenized(module, rest)
+                    if source is not None and written(source.func) == written(of):
+                        yield self.finding(
+                            module.location(joined),
+                            "A begin token is put in front of tokens to which the tokenizer may have added one already. Pass `add_special_tokens=False` to the tokenizer",
+                            severity=Severity.INFO,
+                        )
+
     def says(self, entry: dict[str, Any]) -> str:
         token = entry["token"].strip()
         return (
             f"{entry['samples']} of {entry['of']} samples begin with {token} twice: the template writes one and the tokenizer adds another. "
             "Tokenize the rendered text with `add_special_tokens=False`"
         )
+
+
+def _tokenized(module: Module, tokens: ast.expr) -> ast.Call | None:
+    """The call behind `tokenizer(text)["input_ids"]`, where it adds what it adds by default."""
+    made = values_of(module).through(
+        tokens, lambda n: n.value if isinstance(n, ast.Subscript | ast.Attribute) else None
+    )
+    if isinstance(made, ast.Call) and not any(
+        k.arg in (None, "add_special_tokens") for k in made.keywords
+    ):
+        return made
+    return None
+
+
+def _made(module: Module, text: ast.expr) -> ast.expr | ast.arg:
+    """What a text stands for, through names and a function of this file that renders it."""
+    made = values_of(module).origin(text)
+    inner = values_of(module).result(made) if isinstance(made, ast.Call) else None
+    return values_of(module).origin(inner) if inner is not None else made

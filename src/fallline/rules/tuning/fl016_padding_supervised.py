@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import last_name
+from fallline.flow.calls import last_name, names_in, receiver
 from fallline.flow.losses import differentiated, loss_calls
 from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
@@ -41,6 +41,8 @@ loss = (per_token * mask).sum() / mask.sum()
         b"labels",
         b"reduction",
         b"pad_token",
+        b"pad_sequence",
+        b"mask).mean(",
     )
     wrong = (
         """\
@@ -153,6 +155,13 @@ for inputs, targets, mask in torch.utils.data.DataLoader(data, batch_size=8):
                 "Set the labels to -100 where the attention mask is 0",
                 severity=Severity.WARNING,
             )
+        for call in _losses_of_padded_targets(module):
+            yield self.finding(
+                module.location(call),
+                "The targets are padded with a class of their own, and this loss counts every position, padding too, so the model learns to write it. "
+                "Give the loss the padding as `ignore_index`",
+                severity=Severity.WARNING,
+            )
         for call in module.method_calls("mean"):
             if not call.args and not call.keywords and _masked_product(module, call):
                 yield self.finding(
@@ -218,6 +227,41 @@ def _losses_of_padding(module: Module) -> Iterator[ast.Call]:
         text = module.segment(around) if around is not None else module.source.text
         if differentiated(module, call) and _SHIFTED.search(text):
             yield call
+
+
+_PADDED = re.compile(
+    r"^(tgts?|targets?|labels?|ys?|tags?|trgs?|captions?|outputs?)(_\w+)?$|_(tgts?|targets?|labels?|tags?)$"
+)
+_PADDING = re.compile(r"(?i)pad")
+_LEAVES_PADDING_OUT = re.compile(
+    r"mask|ignore_index|-100|reduction|pack_padded|CTCLoss|ctc_loss|crf|CRF"
+)
+
+
+def _losses_of_padded_targets(module: Module) -> Iterator[ast.Call]:
+    """Cross entropy over each position, in a file that pads its targets with `pad_sequence(targets)` and keeps the padding out nowhere."""
+    if _LEAVES_PADDING_OUT.search(module.source.text):
+        return
+    if not any(_pads_targets(module, c) for c in module.calls("torch.nn.utils.rnn.pad_sequence")):
+        return
+    for call, _ in loss_calls(module, "CrossEntropyLoss", "cross_entropy", "NLLLoss", "nll_loss"):
+        given = [module.segment(a) for a in call.args]
+        if differentiated(module, call) and any(_FLATTENED.search(text) for text in given):
+            yield call
+
+
+# (batch, length, classes) as cross entropy takes it
+_FLATTENED = re.compile(r"view\(|reshape\(|flatten\(|transpose\(|permute\(|\.mT\b")
+
+
+def _pads_targets(module: Module, call: ast.Call) -> bool:
+    """`pad_sequence(targets, batch_first=True, padding_value=PAD)`: with 0, or with what is called padding."""
+    given, value = module.argument(call, 0, "sequences"), module.argument(call, 2, "padding_value")
+    if given is None or not any(_PADDED.search(n) for n in names_in(given)):
+        return False
+    number = 0 if value is None else module.number(value)
+    called = value is not None and _PADDING.search(module.segment(value)) is not None
+    return number == 0 or (called and (number is None or number >= 0))
 
 
 def _pads_with_the_end(node: ast.Assign) -> bool:
@@ -320,6 +364,11 @@ def _unreduced(module: Module, node: ast.expr) -> bool:
         and made.func.attr in ("view", "reshape", "view_as")
     ):
         made = module.value(made.func.value)
+    if isinstance(made, ast.Call) and last_name(made) == "squeeze":
+        inside = receiver(module, made)
+        made = module.value(inside) if inside is not None else made
+    if isinstance(made, ast.Call) and last_name(made) == "gather":
+        return "log_softmax" in module.segment(made)
     if (
         not isinstance(made, ast.Call)
         or module.resolve(made.func) != "torch.nn.functional.cross_entropy"

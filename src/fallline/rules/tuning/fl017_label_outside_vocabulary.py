@@ -11,6 +11,10 @@ from fallline.finding import Finding, Severity
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
+_LANGUAGE_MODEL = re.compile(
+    r"For(CausalLM|ConditionalGeneration|MaskedLM|Seq2SeqLM|\w*Classification|QuestionAnswering|MultipleChoice)$|LMHeadModel$"
+)
+
 
 class LabelOutsideVocabulary(Observed):
     code = "FL017"
@@ -117,7 +121,7 @@ Trainer(model, train_dataset=data).train()
 def _trains_pretrained(module: Module) -> bool:
     """This file loads a language model of Transformers and trains it."""
     loads = any(
-        part.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration"))
+        _LANGUAGE_MODEL.search(part) is not None
         for call in module.method_calls("from_pretrained")
         for part in (module.resolve(call.func) or "").split(".")
     )

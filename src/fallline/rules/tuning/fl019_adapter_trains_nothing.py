@@ -103,6 +103,13 @@ for ids in torch.utils.data.DataLoader(torch.randint(100, (64, 33)), batch_size=
                     f"The optimizer on line {optimizer.lineno} was built before the adapters, so it holds none of them and nothing is trained. "
                     "Build it from the adapted model",
                 )
+            frozen = _frozen_after(module, call)
+            if frozen is not None:
+                yield self.finding(
+                    module.location(frozen),
+                    f"All parameters are frozen here, after the adapters were attached (line {call.lineno}), so the adapters are frozen too and nothing of them is trained. "
+                    "Freeze the base model before get_peft_model, which does it anyway",
+                )
         for call in module.calls("peft.PeftModel.from_pretrained"):
             if (
                 module.argument(call, None, "is_trainable") is None
@@ -158,6 +165,49 @@ def _optimizer_before(module: Module, call: ast.Call) -> ast.Call | None:
     if any(o.lineno > call.lineno for o in made):
         return None
     return next((o for o in made if o.lineno < call.lineno), None)
+
+
+def _frozen_after(module: Module, call: ast.Call) -> ast.stmt | None:
+    """`for p in model.parameters(): p.requires_grad = False`, or `model.requires_grad_(False)`, below the call, in a file that turns no adapter on again."""
+    own, scope = _name(module, call), module.scope(call)
+    tests = [module.segment(test).lower() for test in module.all(ast.Compare)]
+    if own is None or any("lora" in t or "adapter" in t for t in tests):
+        return None
+    for later in (*module.all(ast.For), *module.all(ast.Expr)):
+        if later.lineno < call.lineno or module.scope(later) is not scope:
+            continue
+        match later:
+            case ast.For(ast.Name(each), ast.Call(ast.Attribute(of, "parameters"))) if _root(
+                of
+            ) == own and not _chosen(of):
+                if any(_freezes(s, each) for s in later.body):
+                    return later
+            case ast.Expr(ast.Call(ast.Attribute(of, "requires_grad_"), [ast.Constant(False)])):
+                if _root(of) == own and not _chosen(of):
+                    return later
+    return None
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _chosen(node: ast.expr) -> bool:
+    """A part of the model, `model.embed_tokens`, not all of it."""
+    return isinstance(node, ast.Attribute) and node.attr not in {"base_model", "model", "module"}
+
+
+def _freezes(statement: ast.stmt, each: str) -> bool:
+    match statement:
+        case ast.Assign([ast.Attribute(ast.Name(name), "requires_grad")], ast.Constant(False)):
+            return name == each
+        case ast.Expr(
+            ast.Call(ast.Attribute(ast.Name(name), "requires_grad_"), [ast.Constant(False)])
+        ):
+            return name == each
+    return False
 
 
 def _is_optimized(module: Module, call: ast.Call) -> bool:

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
+from fallline.flow.calls import chained_on, last_name
+from fallline.flow.recording import under_no_grad
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
+from fallline.syntax.nodes import written
 
 
 class ReferenceTrains(Observed):
@@ -78,6 +81,11 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
                     module.location(call),
                     f"`{name}` is a fixed reference and is put into train mode, so dropout changes its log-probabilities for the same tokens. Call `eval()` on it",
                 )
+        for call, name in _teachers_in_training(module):
+            yield self.finding(
+                module.location(call),
+                f"`{name}` is loaded and only asked, and is put into train mode, so dropout and batch statistics change its targets. Call `eval()` on it",
+            )
         for call in module.method_calls("parameters"):
             name = _reference(call)
             made = [
@@ -101,7 +109,29 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         )
 
 
-_REFERENCE = re.compile(r"^(ref|reference)_?(model|policy|net)$", re.IGNORECASE)
+_REFERENCE = re.compile(r"^ref(erence)?(_?(model|policy|net))?$", re.IGNORECASE)
+
+
+_TEACHER = re.compile(r"^(\w+_)?teacher(_(model|net|network))?$", re.IGNORECASE)
+
+
+def _teachers_in_training(module: Module) -> Iterator[tuple[ast.Call, str]]:
+    """`teacher.train()` of a teacher whose weights are loaded and that is called under no_grad. A mean teacher, which follows its student, is not loaded."""
+    for call in module.method_calls("train"):
+        held = chained_on(call)
+        if not _TEACHER.match(last_name(held)) or (
+            call.args and module.constant(call.args[0]) is not True
+        ):
+            continue
+        name = written(held)
+        text = module.source.text
+        if f"{name}.eval(" in text or not (
+            f"{name}.load_state_dict(" in text
+            or re.search(rf"\b{re.escape(name)} = .*(from_pretrained|load)\(", text)
+        ):
+            continue
+        if any(written(c.func) == name and under_no_grad(module, c) for c in module.all(ast.Call)):
+            yield call, name
 
 
 def _reference(call: ast.Call) -> str | None:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from fallline.finding import Finding, Severity
-from fallline.flow.calls import chained_on, last_name
+from fallline.flow.calls import chained_on, last_name, names_in
 from fallline.flow.rollouts import collected_without_graph
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
+from fallline.syntax.nodes import below
 
 
 class PolicyWithoutGradient(Observed):
@@ -119,19 +120,24 @@ def _constant(module: Module, node: ast.expr) -> bool:
 
 
 _LOG_PROBABILITY = re.compile(r"^(\w+_)?log_?p(rob)?s?$", re.IGNORECASE)
-_WEIGHT = re.compile(r"(^|_)(adv\w*|returns?|rewards?|gae)($|_)", re.IGNORECASE)
+_WEIGHT = re.compile(r"(^|_)(adv\w*|returns?|rets?|rewards?|gae)($|_)", re.IGNORECASE)
 
 
 def _collected(module: Module, node: ast.expr) -> bool:
     """`logprobs`, handed to a loss by those who collected it with the batch. Not the old ones, which have no gradient on purpose."""
-    if not isinstance(node, ast.Name) or not _LOG_PROBABILITY.match(node.id):
+    attributes = (n.attr for n in below(node, ast.Attribute))
+    words = (*names_in(node), *attributes)
+    named = next((n for n in words if _LOG_PROBABILITY.match(n)), None)
+    if named is None or named.startswith(("old", "ref")):
         return False
-    return not node.id.startswith(("old", "ref")) and collected_without_graph(module, node)
+    return collected_without_graph(module, node)
 
 
 def _weight(node: ast.expr) -> bool:
     """`-norm_adv`, `returns`."""
     inner = node.operand if isinstance(node, ast.UnaryOp) else node
+    if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub):
+        inner = inner.left  # `returns - values.detach()`
     return isinstance(inner, ast.Name) and _WEIGHT.search(inner.id) is not None
 
 

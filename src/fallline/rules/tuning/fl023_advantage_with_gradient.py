@@ -9,8 +9,10 @@ from typing import Any
 
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
+from fallline.flow.modules import looks_like_model
 from fallline.flow.networks import graph_of
 from fallline.flow.recording import under_no_grad
+from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.syntax import Module
 
@@ -117,6 +119,8 @@ for _ in range(8):
 
 
 _CRITIC = re.compile(r"critic|value", re.IGNORECASE)
+_LOG_PROB = re.compile(r"^(?!old|ref)(\w+_)?log_?p(rob)?s?$")
+_VALUE = re.compile(r"(?i)^(state_)?v(al(ue)?s?)?(_pred)?$")
 _ADVANTAGE = re.compile(r"^(adv|advantages?|td_error|delta)$", re.IGNORECASE)
 
 
@@ -148,12 +152,20 @@ def _is_log_prob(module: Module, node: ast.expr) -> bool:
     match made:
         case ast.Call(ast.Attribute(attr="log_prob")):
             return True
-    return False
+    return isinstance(node, ast.Name) and _LOG_PROB.match(node.id) is not None
 
 
 def _has_graph(module: Module, name: ast.Name) -> bool:
-    """An advantage that is the difference of something and a critic's answer, made with gradients on."""
-    match module.value(name):
+    """An advantage that is the difference of something and a critic's answer, made with gradients on, here or in a function of this file."""
+    values = values_of(module)
+    made: ast.expr | ast.arg | None = values.origin(name)
+    if isinstance(made, ast.Name) and (part := values.unpacked(made)) is not None:
+        made = None if under_no_grad(module, part[0]) else values.result(*part)
+    elif isinstance(made, ast.Call) and not under_no_grad(module, made):
+        made = values.result(made)
+    if isinstance(made, ast.expr):
+        made = values.origin(made)
+    match made:
         case ast.BinOp(left, ast.Sub(), right) as made:
             answers = _answers(module, left) or _answers(module, right)
             return answers and not under_no_grad(module, made)
@@ -165,6 +177,15 @@ def _answers(module: Module, node: ast.expr) -> bool:
     here = module.value(node)
     for _ in range(_CHAINED):
         match here:
+            case ast.Call() if under_no_grad(module, here):
+                return False
+            case ast.Name() if (part := values_of(module).unpacked(here)) is not None:
+                # `distribution, value = net(observation)`
+                return (
+                    bool(_VALUE.match(here.id))
+                    and looks_like_model(part[0].func)
+                    and not under_no_grad(module, part[0])
+                )
             case ast.Call(ast.Name(name)) | ast.Call(ast.Attribute(ast.Name("self"), name)):
                 return bool(_CRITIC.search(name))
             case ast.Subscript(whole):

@@ -14,14 +14,14 @@ from fallline.flow.values import values_of
 from fallline.rules._observed import Observed
 from fallline.runs.prints import BATCH
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, is_name
 
 __all__ = ["SamplesRepeated"]
 
 _ITERABLE = ("torch.utils.data.IterableDataset", "torch.utils.data.dataset.IterableDataset")
 # What divides the samples, or draws different ones in every worker.
 _DIVIDES = re.compile(
-    r"worker|rank|shard|split_(by|data|files|among)|world_size|num_replicas|islice|rand|shuffle|sample|choice|seed|queue|socket|stream|env$|simulat",
+    r"worker|rank|shard(?!s$)|split_(by|data|files|among)|world_size|num_replicas|islice|rand|shuffle|sample|choice|seed|queue|socket|stream|env$|simulat",
     re.IGNORECASE,
 )
 
@@ -169,6 +169,9 @@ def _batches(rank: Any) -> dict[Any, bytes]:
 
 def _class_of(module: Module, dataset: ast.expr) -> ast.ClassDef | None:
     """The IterableDataset of this file that a loader is given."""
+    if is_name(dataset, "self"):
+        own = module.class_(dataset)
+        return own if own is not None and set(module.bases(own)) & set(_ITERABLE) else None
     made = values_of(module).built(dataset)
     if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
         return None
@@ -180,7 +183,9 @@ def _yields_all(module: Module, cls: ast.ClassDef) -> bool:
     """It defines `__iter__`, and nothing in it can differ from worker to worker."""
     if not any(isinstance(n, ast.FunctionDef) and n.name == "__iter__" for n in cls.body):
         return False
-    names = [last_name(n) for n in below(cls, ast.Name, ast.Attribute)]
+    # `for shard in self.shards` goes through all of them
+    names = [last_name(n) for n in below(cls, ast.Attribute)]
+    names += [n.id for n in below(cls, ast.Name) if n.id != "shard"]
     names += [a.arg for a in below(cls, ast.arg)]
     bases = {last_name(b) for b in cls.bases}
     return bases == {"IterableDataset"} and not any(_DIVIDES.search(name) for name in names)

@@ -15,7 +15,9 @@ from fallline.syntax.nodes import below
 
 __all__ = ["MeanOfBatchMeans"]
 
-_LOSS = re.compile(r"loss|acc|error|(^|_)(mse|mae|iou|dice|ppl)(_|$)|score", re.IGNORECASE)
+_LOSS = re.compile(
+    r"loss|criterion|acc|error|(^|_)(mse|mae|iou|dice|ppl)(_|$)|score", re.IGNORECASE
+)
 _COUNTS = re.compile(r"correct|(^|_)(sum|total|count|num|hits)(_|$)", re.IGNORECASE)
 _EVALUATES = re.compile(r"eval|valid|test|(^|_)val(_|$)|dev", re.IGNORECASE)
 
@@ -33,11 +35,27 @@ class MeanOfBatchMeans(Rule):
         "Weigh each batch by its samples:\n\n"
         "```python\ntotal += loss.item() * len(targets)\nsamples += len(targets)\nmean = total / samples\n```"
     )
-    tokens = (b"len(",)
+    tokens = (b"len(", b"mean(", b"+= 1")
 
     def check_syntax(self, module: Module) -> Iterator[Finding]:
+        for mean, kept in _means_of_lists(module):
+            loop = _appending_loop(module, kept)
+            if (
+                loop is not None
+                and _evaluates(module, loop)
+                and not _all_equal(module, _source(loop))
+            ):
+                yield self.finding(
+                    module.location(mean),
+                    f"`{kept.id}` holds the means of batches, and the last batch can be smaller, so its samples count more than the others. "
+                    "Multiply each by its number of samples, and divide by the number of all samples",
+                )
         for division in [*module.all(ast.BinOp), *module.all(ast.AugAssign)]:
             match division:
+                case ast.BinOp(
+                    ast.Call(ast.Attribute(ast.Name() as total, "item"), []), ast.Div(), by
+                ):
+                    pass
                 case ast.BinOp(ast.Name() as total, ast.Div(), by) | ast.AugAssign(
                     ast.Name() as total, ast.Div(), by
                 ):
@@ -45,7 +63,11 @@ class MeanOfBatchMeans(Rule):
                 case _:
                     continue
             loader = _length_of(module, by)
-            loop = _summing_loop(module, total, loader) if loader is not None else None
+            if loader is None and isinstance(by, ast.Name):
+                loop = _summing_loop(module, total, None, counted=by.id)
+                loader = _source(loop) if loop is not None else None
+            else:
+                loop = _summing_loop(module, total, loader) if loader is not None else None
             if loop is None or not _evaluates(module, loop) or _all_equal(module, loader):
                 continue
             yield self.finding(
@@ -110,17 +132,72 @@ def _length_of(module: Module, node: ast.expr) -> ast.expr | None:
     return None
 
 
-def _summing_loop(module: Module, total: ast.Name, loader: ast.expr | None) -> ast.For | None:
-    """The loop over this loader in which `total += loss.item()`."""
+_MEANS = frozenset({"torch.stack", "torch.tensor", "torch.cat"})
+
+
+def _means_of_lists(module: Module) -> Iterator[tuple[ast.expr, ast.Name]]:
+    """`torch.stack(losses).mean()`, `numpy.mean(losses)`, `sum(losses) / len(losses)`: the whole and the list."""
+    for call in module.calls_named({"mean", "fmean"}.__contains__):
+        match call:
+            case ast.Call(ast.Attribute(ast.Call(args=[ast.Name() as kept, *_]) as joined), []):
+                if module.resolve(joined.func) in _MEANS:
+                    yield call, kept
+            case ast.Call(args=[ast.Name() as kept]):
+                if (module.resolve(call.func) or "").startswith(("numpy.", "statistics.")):
+                    yield call, kept
+    for division in module.all(ast.BinOp):
+        match division:
+            case ast.BinOp(
+                ast.Call(ast.Name("sum"), [ast.Name() as kept]),
+                ast.Div(),
+                ast.Call(ast.Name("len"), [ast.Name(other)]),
+            ) if kept.id == other:
+                yield division, kept
+
+
+def _appending_loop(module: Module, kept: ast.Name) -> ast.For | None:
+    """The loop in which `losses.append(loss.item())`."""
+    for call in module.method_calls("append"):
+        match call:
+            case ast.Call(ast.Attribute(ast.Name(name)), [value]) if name == kept.id:
+                loop = module.enclosing(call, ast.For)
+                if module.scope(call) is module.scope(kept) and loop is not None:
+                    return loop if _is_mean(module, value) else None
+    return None
+
+
+def _source(loop: ast.For) -> ast.expr:
+    """`loader` of `for i, x in enumerate(tqdm(loader))`."""
+    here: ast.expr = loop.iter
+    while isinstance(here, ast.Call) and here.args:
+        here = here.args[0]
+    return here
+
+
+def _summing_loop(
+    module: Module, total: ast.Name, loader: ast.expr | None, counted: str = ""
+) -> ast.For | None:
+    """The loop over this loader, or the one that counts its turns, in which `total += loss.item()`."""
     scope = module.scope(total)
     for change in module.all(ast.AugAssign):
         match change:
             case ast.AugAssign(ast.Name(name), ast.Add(), value) if name == total.id:
                 loop = module.enclosing(change, ast.For)
                 mine = module.scope(change) is scope and change.lineno < total.lineno
-                if mine and loop is not None and loader is not None and _is_over(loop, loader):
+                if not mine or loop is None:
+                    continue
+                if _counts(loop, counted) if loader is None else _is_over(loop, loader):
                     return loop if _is_mean(module, value) else None
     return None
+
+
+def _counts(loop: ast.For, name: str) -> bool:
+    """`batches += 1` in the loop."""
+    for change in below(loop, ast.AugAssign):
+        match change:
+            case ast.AugAssign(ast.Name(counted), ast.Add(), ast.Constant(1)) if counted == name:
+                return True
+    return False
 
 
 def _is_over(loop: ast.For, loader: ast.expr) -> bool:
@@ -138,6 +215,9 @@ def _is_mean(module: Module, value: ast.expr) -> bool:
             ast.Name("float"), [inner]
         ):
             return _is_mean(module, inner)
+        case ast.Name() if (part := values_of(module).unpacked(value)) is not None:
+            given = values_of(module).result(*part)  # `loss, accuracy = self._batch(x, y)`
+            return isinstance(given, ast.Call) and _is_mean(module, given)
         case ast.Name(name):
             if not _LOSS.search(name) or _COUNTS.search(name):
                 return False

@@ -56,6 +56,7 @@ Make the seed depend on who uses it.
         yield from self._generators(module)
         yield from self._worker_functions(module)
         yield from self._datasets(module)
+        yield from self._own_batches(module)
 
     def _generators(self, module: Module) -> Iterator[Finding]:
         """A loader's generator with one seed for all ranks, beside a sampler that divides the data over them."""
@@ -124,6 +125,22 @@ Make the seed depend on who uses it.
                         f"`self.{name}` is copied into every worker with its state, so all workers draw the same random numbers, and again in each epoch. "
                         "Use torch's random functions, or make the generator on first use in the worker",
                     )
+
+    def _own_batches(self, module: Module) -> Iterator[Finding]:
+        """`torch.manual_seed(1337)` in a script of several ranks that draws its batches itself: `torch.randint(len(data) - T, (B,))`."""
+        text = module.source.text
+        if "DistributedSampler" in text or not (
+            "init_process_group" in text or "DistributedDataParallel" in text
+        ):
+            return
+        drawn = {library for library in _DRAWN if _draws_places(module, library)}
+        for call in module.method_calls("manual_seed", "seed"):
+            library = _SEEDED.get(module.resolve(call.func) or "")
+            if library in drawn and len(call.args) == 1 and not _knows_rank(module, call.args[0]):
+                yield self.finding(
+                    module.location(call),
+                    "Every rank seeds with the same number and then draws its batches from it, so all ranks train on the same samples. Add the rank to the seed",
+                )
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         """Loaders with a generator of their own: the seed that each rank wrote down."""
@@ -225,6 +242,25 @@ def split(dataset):
     return torch.utils.data.random_split(dataset, [0.9, 0.1], generator=generator)
 """,
     )
+
+
+_SEEDED = {"torch.manual_seed": "torch", "numpy.random.seed": "numpy", "random.seed": "random"}
+_DRAWN = {
+    "torch": ("torch.randint", "torch.randperm"),
+    "numpy": ("numpy.random.randint", "numpy.random.choice", "numpy.random.permutation"),
+    "random": ("random.randint", "random.sample", "random.randrange"),
+}
+
+
+def _draws_places(module: Module, library: str) -> bool:
+    """Places in the data, `randint(len(data) - length, (batch,))`, by code that does not ask for its rank."""
+    for call in module.calls(*_DRAWN[library]):
+        function = module.function(call)
+        text = module.segment(function) if function is not None else ""
+        told = module.argument(call, None, "generator") is not None or "rank" in text
+        if any("len(" in module.segment(a) for a in call.args) and not told:
+            return True
+    return False
 
 
 def _knows_rank(module: Module, seed: ast.expr) -> bool:

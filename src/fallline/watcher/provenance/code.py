@@ -65,15 +65,32 @@ def _imported(root: Path, main: Path) -> list[Path]:
     inside = str(root) + os.sep
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
     found = set()
-    folder = functools.cache(os.path.realpath)  # thousands of modules lie in few folders
+    folders: dict[str, bool] = {}  # thousands of modules lie in few: whether each is below the root
     for module in list(sys.modules.values()):
         file = getattr(module, "__dict__", {}).get("__file__")  # a lazy module must stay asleep
         if not isinstance(file, str) or not file.endswith(".py"):
             continue
-        if not (folder(os.path.dirname(file)) + os.sep).startswith(inside):
+        folder = os.path.dirname(file)
+        if folder not in folders:
+            folders[folder] = (_real(folder) + os.sep).startswith(inside)
+        if not folders[folder]:
             continue
         real = os.path.realpath(file)
         if real.startswith(inside) and not real.startswith(ours):
             if not any(part in _FOREIGN or part.startswith(".") for part in real[len(inside) :].split(os.sep)):  # fmt: skip
                 found.add(Path(real))
     return sorted(found - {main})
+
+
+@functools.lru_cache(4_096)
+def _real(folder: str) -> str:
+    """As `os.path.realpath`, with one look at each folder on the way: packages have hundreds of folders in one place."""
+    above, name = os.path.split(folder)
+    if (
+        not name
+        or name in (os.curdir, os.pardir)
+        or not os.path.isabs(folder)
+        or os.path.islink(folder)
+    ):
+        return os.path.realpath(folder)
+    return os.path.join(_real(above), name)

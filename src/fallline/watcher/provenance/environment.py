@@ -91,11 +91,12 @@ def _versions() -> dict[str, str]:
     """Of the packages that are imported, as they say it themselves. A lazy one must not wake up for it."""
     found = {}
     for name, module in list(sys.modules.items()):
+        if "." in name or name.startswith("_") or name in ("torch", "fallline"):
+            continue
         names = getattr(module, "__dict__", {})
         version, aside = names.get("__version__"), names.get("_objects")
         if version is None and isinstance(aside, dict):  # a lazy module, as transformers is one
             version = aside.get("__version__")
-        if "." not in name and not name.startswith("_") and isinstance(version, str):
-            if name not in ("torch", "fallline"):
-                found[name] = version
+        if isinstance(version, str):
+            found[name] = version
     return dict(sorted(found.items())[:_MOST])
