@@ -82,6 +82,13 @@ def test_every_claim_rests_on_something(claim: Claim) -> None:
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.id)
+def test_every_condition_asks_for_words(claim: Claim) -> None:
+    asked = (claim.when, claim.never, claim.asked, *(a.unless for a in claim.actions))
+    for condition in asked:
+        assert condition is None or all(condition.groups)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.id)
 def test_an_answer_is_short(claim: Claim) -> None:
     assert len(re.split(r"(?<=[.!?])\s+(?=[A-Z`(])", claim.says)) <= 4
     assert len(claim.says) <= 620 and len(claim.actions) <= 3

@@ -32,6 +32,10 @@ def _is_module(module: Module, cls: ast.ClassDef) -> bool:
     return any(base.rpartition(".")[2] == "LightningModule" for base in module.bases(cls))
 
 
+# What Lightning calls before the first batch, in this order.
+_BEFORE = ("setup", "on_fit_start", "on_train_start", "on_train_epoch_start")
+
+
 def _fit(paper: Paper, module: Module, cls: ast.ClassDef) -> None:
     """trainer.fit(model)."""
     me = paper.instance(module, cls)
@@ -45,6 +49,13 @@ def _fit(paper: Paper, module: Module, cls: ast.ClassDef) -> None:
         (t for t in paper.things.values() if t.kind == "optimizer"), None
     ) or paper.make("optimizer", cls)
     me.facts["training"] = True
+    for hook in _BEFORE:
+        before = find_method(module, cls, hook)
+        if before is not None:
+            names = [a.arg for a in before[1].args.args][1:]
+            first = call_at(before[1])
+            first.args = [Unknown(name) for name in names]
+            paper.run_method(me, hook, first)
     call = call_at(step[1])
     names = [a.arg for a in step[1].args.args][1:]
     for index in paper.over(loader, step[1]):

@@ -326,7 +326,7 @@ _HABITS: tuple[tuple[str, re.Pattern[str]], ...] = (
         re.compile(
             r"(?i)(^|_)(model|net|network|generator|discriminator|critic|actor|policy|encoder|decoder|backbone|student|teacher|gan|vae|unet|classifier|transformer|llm|agent|netg|netd)($|_|s$|\d|(?-i:[A-Z]))"
             # G, D_A, g_ab, dnet; not `get`, `dim`, `dx`
-            r"|^_?(?-i:[GD](_?[A-Za-z]{1,2}|_?[Nn]et|\d)?|[gd](_[A-Za-z]{1,2}|_?net|\d)?|gen|dis)$"
+            r"|^_?(?-i:[GD](_?[A-Za-z]{1,2}|_?[Nn]et|\d)?|[gd](_[A-Za-z]{1,2}|_?net|\d)?|gen|dis)$|^ddp$"
         ),
     ),
 )

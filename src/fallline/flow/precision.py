@@ -76,6 +76,8 @@ def _call_is_low(module: Module, call: ast.Call, types: frozenset[str], depth: i
         return module.resolve(module.value(told)) in types
     if region is not None and (name in _NARROWED or is_layer(module, call.func)):
         return True
+    if call.args and _was_cast(module, call.func, types):
+        return is_low(module, call.args[0], types, depth)
     match call:
         case ast.Call(ast.Attribute(subject, method)) if name is None:
             if method in _CAST:
@@ -93,6 +95,18 @@ def _call_is_low(module: Module, call: ast.Call, types: frozenset[str], depth: i
     if method not in KEEPS or (region == "cuda" and method in _WIDENED_ON_CUDA):
         return False
     return is_low(module, subject, types, depth)
+
+
+def _was_cast(module: Module, called: ast.expr, types: frozenset[str]) -> bool:
+    """`encoder` after `encoder = encoder.cuda().half()`: what is half goes through it as half."""
+    bound = module.bindings(called.id, module.scope(called)) if isinstance(called, ast.Name) else []
+    if isinstance(called, ast.Name) and not bound:
+        bound = module.bindings(called.id, None)
+    ups = [module.parent(b) for b in bound]
+    casts = [c for up in ups if isinstance(up, ast.Assign) for c in below(up.value, ast.Call)]
+    return any(
+        isinstance(c.func, ast.Attribute) and _CAST.get(c.func.attr, "") in types for c in casts
+    )
 
 
 def is_widened(module: Module, node: ast.AST | None) -> bool:

@@ -203,7 +203,9 @@ def _of_call(module: Module, call: ast.Call, depth: int) -> Shape | None:
     if is_torch and name in _MAKERS:
         return _literal(module, call.args)
     if is_torch and name in _OF_LISTS:
-        return _of_list(call.args[0]) if len(call.args) == 1 else None
+        if len(call.args) != 1:
+            return None
+        return _of_list(call.args[0]) or _of_filled_list(module, call.args[0])
     if is_torch and name in {"arange", "linspace"}:
         return _VECTOR
     if is_torch and name in {"full", "randint"}:
@@ -243,6 +245,26 @@ def _of_list(node: ast.expr) -> Shape | None:
         case ast.Constant(int() | float()) | ast.UnaryOp(operand=ast.Constant(int() | float())):
             return Shape(tuple(dims))
     return None
+
+
+def _of_filled_list(module: Module, node: ast.expr) -> Shape | None:
+    """`returns` that a loop fills with a running number: `total = 0.0`, `returns.insert(0, total)`."""
+    if not isinstance(node, ast.Name):
+        return None
+    scope = module.scope(node)
+    given: list[ast.expr] = []
+    for call in module.method_calls("append", "insert"):
+        match call:
+            case ast.Call(ast.Attribute(ast.Name(kept)), [*_, item]) if kept == node.id:
+                given += [item] if module.scope(call) is scope else []
+    return _VECTOR if given and all(_begins_as_number(module, item) for item in given) else None
+
+
+def _begins_as_number(module: Module, item: ast.expr) -> bool:
+    """A name that is bound to a number first."""
+    bound = module.bindings(item.id, module.scope(item)) if isinstance(item, ast.Name) else []
+    first = values_of(module).bound_to(bound[0]) if bound else None
+    return isinstance(first, ast.expr) and module.number(first) is not None
 
 
 def _multiplied(left: Shape | None, right: Shape | None) -> Shape | None:

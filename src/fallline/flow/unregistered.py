@@ -38,6 +38,9 @@ def kept_layers(module: Module) -> Iterator[Kept]:
     """The plain lists and dicts of layers that no one registers."""
     statements: list[ast.Assign | ast.AnnAssign] = [*module.all(ast.Assign)]
     for statement in statements + module.all(ast.AnnAssign):
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        if not isinstance(target, ast.Attribute):  # hot: most assignments end here
+            continue
         match statement.value:  # most of what is assigned is no container that is written here
             case ast.Attribute() | ast.Constant() | ast.Call(ast.Attribute()):
                 continue

@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from pathlib import Path
 
 from fallline.syntax.module import MOST_STARS, Module
 from fallline.syntax.source import Source, UnreadableError
@@ -119,8 +118,8 @@ class Project:
 
     def data(self, path: str) -> bytes:
         """The content of a file. Raises OSError."""
-        given = self._given.get(os.path.abspath(path))
-        return Path(path).read_bytes() if given is None else given
+        given = self._given.get(os.path.abspath(path)) if self._given else None
+        return _bytes_of(path) if given is None else given
 
     def _shown(self, full: str) -> str:
         """Paths are shown as the user gave their root: relative below the working directory."""
@@ -340,7 +339,7 @@ class Project:
 
     def _is_small_with(self, path: str, token: bytes) -> bool:
         try:
-            return os.path.getsize(path) <= _LARGEST and token in Path(path).read_bytes()
+            return os.path.getsize(path) <= _LARGEST and token in _bytes_of(path)
         except OSError:
             return False
 
@@ -401,3 +400,8 @@ class Project:
             if found is not None and isinstance(found[1], ast.ClassDef)
             else None
         )
+
+
+def _bytes_of(path: str) -> bytes:
+    with open(path, "rb") as file:  # in half the time of `pathlib`
+        return file.read()

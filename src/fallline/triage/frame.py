@@ -206,7 +206,7 @@ def _told(subject: _Subject, frame: Frame) -> float:
     weight = _index().weight
     rarest = max((weight.get(sign, 0.0) for sign in _lexicon().signs), default=1.0)
     told = sum(share * weight[sign] for sign, share in subject.signs.items() if sign in frame.signs)
-    things = uncommon(frame)
+    things = topics(frame)
     about = len(things & subject.own.keys()) / len(things) if things else 1.0
     about *= _named_share({t: share**2 * weight[t] for t, share in subject.own.items()}, frame)
     return about * told / (rarest * (len(frame.signs) or 1))

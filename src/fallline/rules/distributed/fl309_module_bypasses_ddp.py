@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from fallline.events import Backward, Forward, GradWrite, Opaque, Step, Trace, ZeroGrad
 from fallline.finding import Finding, Severity
 from fallline.flow.calls import last_name
-from fallline.flow.losses import in_loss
+from fallline.flow.losses import trained_names
 from fallline.flow.ranks import is_distributed
 from fallline.flow.recording import under_no_grad
 from fallline.rule import Rule
 from fallline.rules.distributed._specimen import DDP
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
 
 _WRAPPERS = (
     "torch.nn.parallel.DistributedDataParallel",
@@ -69,8 +68,10 @@ loss = loss_fn(model(inputs), targets)      # not model.module(inputs)
             function = module.function(call)
             if function is None or under_no_grad(module, call) or not call.args:
                 continue
-            trains = any(last_name(c) == "backward" for c in below(function, ast.Call))
-            if trains and in_loss(module, call):
+            statement = module.statement(call)
+            targets = statement.targets if isinstance(statement, ast.Assign) else []
+            trained = trained_names(module, module.scope(call))
+            if any(trained.get(last_name(t), 0) > call.lineno for t in targets):
                 yield self.finding(
                     module.location(call),
                     "This training pass calls model.module, past DDP, so the gradients are never averaged over the ranks and their models drift apart. "

@@ -47,7 +47,7 @@ dist.destroy_process_group()
     right = (RANKS + RANKS_TRAIN,)
 
     quiet = 10.0  # seconds in which the others were heard of
-    fresh = 6.0  # seconds: who wrote since then may still be there, and writes every two
+    fresh = 8.0  # seconds: who wrote since then may still be there, and writes every four
 
     def check_series(self, run: Any) -> Iterator[Finding]:
         states = list(run.states.values())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fallline.events import Batch, Forward, Trace
 from fallline.finding import Finding, Severity
 from fallline.rule import Rule
+from fallline.syntax import Module
 
 __all__ = ["BatchnormBatchOfOne"]
 
@@ -27,6 +28,25 @@ class BatchnormBatchOfOne(Rule):
         "https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )
     tokens = (b"BatchNorm", b"batchnorm")
+
+    def check_syntax(self, module: Module) -> Iterator[Finding]:
+        """A loader that keeps what is left over, in a file that trains a model with BatchNorm1d over features."""
+        text = module.source.text
+        if "BatchNorm1d(" not in text or "Conv1d(" in text or ".backward(" not in text:
+            return
+        for call in module.calls("torch.utils.data.DataLoader"):
+            told = {k.arg for k in call.keywords}
+            if told & {None, "drop_last", "sampler", "batch_sampler", "collate_fn"}:
+                continue
+            size = module.argument(call, 1, "batch_size")
+            shuffled = module.argument(call, 2, "shuffle")
+            if size is not None and module.number(size) != 1 and shuffled is not None:
+                if module.constant(shuffled) is True:
+                    yield self.finding(
+                        module.location(call),
+                        "If one sample is left over for the last batch, BatchNorm1d refuses it in train mode. Pass `drop_last=True` to the DataLoader of the training data",
+                        severity=Severity.INFO,
+                    )
 
     def check(self, trace: Trace) -> Iterator[Finding]:
         given: Batch | None = None

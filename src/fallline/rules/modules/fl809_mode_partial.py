@@ -75,6 +75,13 @@ towards the validation data. A target network in train mode gives noisy targets.
         """Evaluations of a model that is trained in the same execution, in train mode."""
         if not trace.of(Step):
             return
+        for mode in () if trace.live else _trained_at_rest(trace):
+            yield self.finding(
+                mode,
+                "This model is trained in eval mode from the first update on: its dropout is off, and BatchNorm uses the statistics that it has. "
+                "If that is not meant, call train() instead",
+                severity=Severity.INFO,
+            )
         trained = _trained(trace)
         walked = {e.at.function for e in trace.of(Backward)}
         modes: dict[str, Mode] = {}
@@ -376,6 +383,28 @@ def _first_statement(method: ast.FunctionDef) -> ast.stmt:
         case [ast.Expr(ast.Constant(str())), second, *_]:
             return second
     return method.body[0]
+
+
+def _trained_at_rest(trace: Trace) -> Iterator[Mode]:
+    """The eval() of a model that every update of its optimizer finds at rest."""
+    modes: dict[str, Mode] = {}
+    used: dict[str, list[Forward]] = {}
+    at_rest: dict[str, list[bool]] = {}
+    for event in trace.of(Mode, Forward, Step):
+        match event:
+            case Mode(model=str(owner)):
+                modes |= dict.fromkeys(trace.within(owner), event)
+            case Forward(model=str(name)) if event.grad and event.used:
+                used.setdefault(name, []).append(event)
+            case Step():
+                held = trace.held_by(event.optimizer) or frozenset[str]()
+                for name in [n for n in used if trace.sets_of(n) and trace.sets_of(n) <= held]:
+                    resting = all(f.training is False for f in used.pop(name))
+                    at_rest.setdefault(name, []).append(resting)
+    for name, each in at_rest.items():
+        mode = modes.get(name)
+        if len(each) > 1 and all(each) and mode is not None and mode.mode == "eval":
+            yield mode
 
 
 def _trained(trace: Trace) -> set[str | None]:
