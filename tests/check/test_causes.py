@@ -125,7 +125,9 @@ def test_a_file_for_an_older_python_is_noted(project: Path, fallline: Callable) 
 
 
 def test_a_copy_that_no_import_can_name_is_noted(project: Path, fallline: Callable) -> None:
-    keeps = WRONG.replace("\n\ntrain([(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))])\n", "\n")
+    keeps = WRONG.replace(
+        "\n\ntrain([(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))])\n", "\n"
+    )
     (project / "core copy 6.py").write_text(keeps)
     assert severities(fallline) == {"core copy 6.py": "info"}
     (project / "core_copy_6.py").write_text(keeps)

@@ -417,6 +417,132 @@ def masked_loss(prediction, target):
 """,
         {"given": ("target", "torch.nan_to_num(target)")},
     ),
+    "one of three models that a loop forgets to clip": (
+        "FL114",
+        """\
+import torch
+
+
+class Learner:
+    def __init__(self, reader, bridge, writer):
+        self.reader, self.bridge, self.writer = reader, bridge, writer
+        parameters = [*reader.parameters(), *bridge.parameters(), *writer.parameters()]
+        self.optimizer = torch.optim.SGD(parameters, lr=0.1)
+
+    def update(self, x, y):
+        loss = torch.nn.functional.mse_loss(self.writer(self.bridge(self.reader(x))), y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        for part in ({parts}):
+            torch.nn.utils.clip_grad_norm_(part.parameters(), 1.0)  # here
+        self.optimizer.step()
+""",
+        {
+            "parts": (
+                "self.reader, self.writer",
+                "self.reader, self.bridge, self.writer",
+            )
+        },
+    ),
+    "a model that every update finds in eval mode": (
+        "FL809",
+        """\
+import torch
+
+
+def train(body, head, loader, epochs):
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+    for epoch in range(epochs):
+        body.{mode}()  # here
+        head.train()
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(head(body(x)), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+""",
+        {"mode": ("eval", "train")},
+    ),
+    "a part of a wrapped model that is called past its wrapper": (
+        "FL309",
+        """\
+import torch
+
+
+def train(network, loader, sampler, optimizer):
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            loss = torch.nn.functional.mse_loss({called}(x), y)  # here
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    if torch.distributed.get_rank() == 0:
+        torch.save(network.module.state_dict(), "last.pt")
+""",
+        {"called": ("network.module", "network")},
+    ),
+    "returns that a loop adds up, against a column": (
+        "FL139",
+        """\
+import torch
+from torch import nn
+
+
+class Critic(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.value = nn.Linear(4, 16), nn.Linear(16, 1)
+
+    def forward(self, states):
+        return self.value(torch.relu(self.body(states)))
+
+
+def update(critic, optimizer, states, rewards):
+    total, sums = 0.0, []
+    for reward in reversed(rewards):
+        total = reward + 0.9 * total
+        sums.insert(0, total)
+    loss = nn.functional.mse_loss(critic(states){shape}, torch.tensor(sums))  # here
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+""",
+        {"shape": ("", ".squeeze(-1)")},
+    ),
+    "a model that was cast, and an epsilon behind it": (
+        "FL209",
+        """\
+import torch
+
+encoder = torch.nn.Linear(8, 8)
+encoder = encoder.half().eval()
+
+
+def normalised(x):
+    out = encoder(x.half())
+    return out / (out.abs().amax(dim=1, keepdim=True) + {epsilon})  # here
+""",
+        {"epsilon": ("1e-8", "1e-4")},
+    ),
+    "an update that owns its optimizer, in a program that clears nothing": (
+        "FL106",
+        """\
+import torch
+
+
+class Learner{base}:
+    def __init__(self, net):
+        self.net = net
+        self.optimizer = torch.optim.Adam(net.parameters())
+
+    def update(self, x, y):
+        loss = torch.nn.functional.mse_loss(self.net(x), y)
+        loss.backward()  # here
+        self.optimizer.step()
+""",
+        {"base": ("", "(Framework)")},
+    ),
 }
 
 

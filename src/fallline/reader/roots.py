@@ -260,7 +260,7 @@ def _again(
             # what is missing here may be in that loop; but not a division of a loss whose backward is here
             at = machine.place(node)
             could = _AROUND_A_STEP
-            if me is not None and stepped and stepped <= own and _never_cleared(machine):
+            if me is not None and stepped and stepped <= own and _never_cleared(machine, me):
                 could = could - {"clear"}  # its own optimizer, in a program that clears nothing
             machine.emit(Opaque(at, what="the caller's loop", could=could))
         turn += 1
@@ -268,9 +268,11 @@ def _again(
         machine.emit(Opaque(machine.place(node), what="the caller, who has the gradients"))
 
 
-def _never_cleared(machine: Machine) -> bool:
-    """Neither this file nor one beside it clears gradients, or looks at them."""
+def _never_cleared(machine: Machine, me: Thing) -> bool:
+    """Neither this file nor one beside it clears gradients, or looks at them; nor does a base class out of sight."""
     module = machine.module
+    if me.cls is None or me.cls[1].bases:
+        return False
     if "zero_grad" in module.source.text or ".grad" in module.source.text:
         return False
     return module.project is None or not module.project.beside(module, b"zero_grad")
