@@ -238,7 +238,7 @@ def _compared(module: Module) -> Iterator[tuple[ast.expr, ast.expr, ast.expr]]:
         if isinstance(node.op, ast.Mult):
             # a cross entropy by hand: `-(targets * log_softmax(logits)).sum(1)`
             for log, other in ((node.left, node.right), (node.right, node.left)):
-                made = made_by(module, log)
+                made = made_by(module, log) if log.__class__ is not ast.Constant else None
                 if made is not None and made.op == "log_softmax" and in_loss(module, node):
                     yield node, made.of or log, other
         if isinstance(node.op, ast.Sub) and _squared(module, node) and in_loss(module, node):

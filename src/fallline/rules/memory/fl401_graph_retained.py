@@ -246,9 +246,9 @@ def _small(trace: Trace, keep: Keep) -> bool:
 
 
 def _freed(trace: Trace, keep: Keep) -> bool:
-    """Whether a backward has walked all that it keeps, and let go of the activations."""
-    forwards = trace.before(keep).of(Forward).where(lambda e: e.model in (keep.of or ()))
-    return bool(forwards) and all(e.used for e in forwards)
+    """Whether a backward walks all that it keeps of this batch, and lets go of the activations."""
+    own = trace.before(keep).until(Batch).of(Forward).where(lambda e: e.model in (keep.of or ()))
+    return bool(own) and all(e.used for e in own)
 
 
 def _learns(trace: Trace, model: str) -> bool:

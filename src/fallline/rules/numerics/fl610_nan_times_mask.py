@@ -192,6 +192,8 @@ def _asked_for_nan(module: Module, mask: ast.expr) -> set[str]:
         else []
     )
     names = {n for c in calls for n in names_in(c) if n not in module.imports}
+    if not names:
+        return names
     scope = module.scope(mask)
     written = {
         n.value.id

@@ -32,9 +32,10 @@ def causal_calls(module: Module) -> list[ast.Call]:
 def _by_convention(module: Module, call: ast.Call) -> bool:
     """`model(input_ids=ids, labels=labels)`, of a model that somebody hands over: only models of Transformers are called so."""
     named = {k.arg for k in call.keywords}
+    if not {"input_ids", "labels"} <= named or "decoder_input_ids" in named:
+        return False
     origin = values_of(module).origin(call.func)
-    given = isinstance(origin, ast.arg) or origin is call.func
-    return given and {"input_ids", "labels"} <= named and "decoder_input_ids" not in named
+    return isinstance(origin, ast.arg) or origin is call.func
 
 
 def is_causal(module: Module, node: ast.expr, depth: int = 4) -> bool:

@@ -81,7 +81,7 @@ def tokenize(sample):
 
 def _copies_of_both(module: Module) -> Iterator[ast.Assign]:
     """`labels = list(ids)` after `ids = prompt + answer`."""
-    for node in module.all(ast.Assign):
+    for node in module.all(ast.Assign) if module.source.spells("labels") else ():
         match node:
             case ast.Assign([ast.Name("labels")], ast.Call(ast.Name("list"), [copied])):
                 pass
