@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -14,6 +13,7 @@ from fallline.syntax.index import Index
 from fallline.syntax.names import HABITS, SAME, UNKNOWN, constant_of
 from fallline.syntax.source import Source
 from fallline.syntax.unit_tests import is_benchmark, is_unit_test, times_only
+from fallline.syntax.wanted import Wanted, wanted_of
 
 if TYPE_CHECKING:
     from fallline.syntax.project import Project
@@ -28,27 +28,6 @@ _UNSET: Any = object()
 _PLAIN_NAMES = frozenset({"torch", "nn", "F"})
 # Files that gather hundreds of others with `import *` are not followed: all would be parsed for one name.
 MOST_STARS = 8
-
-
-# Which names are meant: these, those that a pattern finds, or those that a function of one file says.
-Wanted: TypeAlias = frozenset[str] | re.Pattern[str] | Callable[[str], object]
-# Files of one project call the same functions: whether a pattern finds a name is found out once.
-_FOUND: dict[re.Pattern[str], dict[str, bool]] = {}
-_MOST_FOUND = 100_000
-
-
-def _chosen_names(names: Iterable[str], wanted: Wanted) -> list[str]:
-    if isinstance(wanted, frozenset):
-        return [name for name in names if name in wanted]
-    if not isinstance(wanted, re.Pattern):
-        return [name for name in names if wanted(name)]
-    known = _FOUND.setdefault(wanted, {})
-    if len(known) > _MOST_FOUND:
-        known.clear()
-    for name in names:
-        if name not in known:
-            known[name] = wanted.search(name) is not None
-    return [name for name in names if known[name]]
 
 
 class Module:
@@ -325,7 +304,7 @@ class Module:
         return self._chosen(self._calls_by_name, wanted)
 
     def _chosen(self, by_name: dict[str, list[ast.Call]], wanted: Wanted) -> list[ast.Call]:
-        lists = [by_name[name] for name in _chosen_names(by_name, wanted)]
+        lists = [by_name[name] for name in wanted_of(by_name, wanted)]
         return self.index.sorted([call for calls in lists for call in calls])
 
     def call_at(self, at: Location) -> ast.Call | None:
