@@ -137,7 +137,7 @@ def _is_of_self(module: Module, load: ast.Call) -> bool:
 
 def _of_a_copy(load: ast.Call) -> bool:
     """`target.load_state_dict(policy.state_dict())`: one network follows another; nothing is read from disk."""
-    return any(isinstance(n, ast.Call) and last_name(n) == "state_dict" for n in ast.walk(load))
+    return any(last_name(n) == "state_dict" for n in below(load, ast.Call))
 
 
 def _made(module: Module, place: Place) -> Iterator[tuple[ast.expr, ast.Call]]:
@@ -242,7 +242,7 @@ def _called_inside(module: Module, call: ast.Call, model: ast.expr) -> bool | No
     if _CHOOSES_OR_TRAINS.search(home.segment(function)) or _hands_on(function, call, model):
         return None
     given = _argument(function, call, model)
-    return any(isinstance(c, ast.Call) and written(c.func) == given for c in walk(function))
+    return any(written(c.func) == given for c in below(function, ast.Call))
 
 
 def _argument(function: ast.FunctionDef, call: ast.Call, model: ast.expr) -> str:
@@ -259,9 +259,8 @@ def _hands_on(function: ast.FunctionDef, call: ast.Call, model: ast.expr) -> boo
     """It gives the model to something else, which may set the mode."""
     given = _argument(function, call, model)
     return any(
-        isinstance(a, ast.Name) and a.id == given
-        for c in walk(function)
-        if isinstance(c, ast.Call)
+        is_name(a, given)
+        for c in below(function, ast.Call)
         for a in (*c.args, *(k.value for k in c.keywords))
     )
 

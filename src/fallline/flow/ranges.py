@@ -32,7 +32,7 @@ from fallline.flow.hints import (
 from fallline.flow.makers import SHAPE_OPS, made_by, output_of, own_similarity
 from fallline.flow.values import shares_values, values_of
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, is_name
 
 __all__ = ["range_of"]
 
@@ -436,7 +436,7 @@ class _Ranges:
             return False
         scope = self.module.scope(of)
         return any(
-            isinstance(index, ast.Name) and index.id == of.id and self.module.scope(index) is scope
+            is_name(index, of.id) and self.module.scope(index) is scope
             for index in (s.slice for s in self.module.all(ast.Subscript))
         )
 

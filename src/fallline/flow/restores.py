@@ -18,7 +18,7 @@ from fallline.flow.checkpoints import (
 )
 from fallline.flow.unused import given_by, optional
 from fallline.syntax import Module
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, is_name
 
 __all__ = ["forgotten_records", "not_handed_over", "puts_back", "replaced_by_its_state", "updated_in_a_copy"]  # fmt: skip
 
@@ -92,7 +92,7 @@ def _begins_anew(module: Module, name: ast.Name) -> bool:
     if not numbers or len(numbers) < len(outside):
         return False
     return any(
-        isinstance(n, ast.Name) and n.id == name.id and module.in_loop(n)
+        is_name(n, name.id) and module.in_loop(n)
         for test in module.all(ast.Compare)
         if module.scope(test) is scope
         for n in (test.left, *test.comparators)

@@ -218,7 +218,7 @@ def _lengths(node: Definition) -> set[str]:
     return {
         name.id
         for call in below(node, ast.Call)
-        if isinstance(call.func, ast.Name) and call.func.id == "range"
+        if is_name(call.func, "range")
         for argument in call.args
         for name in below(argument, ast.Name)
     }

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from fallline.replay.source import parsed
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, is_name
 from fallline.taps.frames import is_user_file, user_frames
 
 __all__ = ["Once", "once_only", "streams_kept"]
@@ -56,7 +56,7 @@ def once_only(node: ast.AST, names: dict[str, Any], depth: int = 0) -> str:
         func = call.func
         if isinstance(func, ast.Attribute) and func.attr == "backward":
             return ""  # here the replay ends
-        if isinstance(func, ast.Name) and func.id == "next":
+        if is_name(func, "next"):
             if call.args and isinstance(call.args[0], ast.Name | ast.Attribute):
                 return f"next({ast.unparse(call.args[0])})"
         elif isinstance(func, ast.Attribute) and func.attr in _METHODS:

@@ -6,7 +6,7 @@ import ast
 import re
 import textwrap
 
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, methods_called
 
 __all__ = [
     "as_far_as",
@@ -166,10 +166,7 @@ def in_a_loop(code: str) -> str:
     tree = parsed(code)
     if tree is None or below(tree, ast.For, ast.While, ast.FunctionDef, ast.ClassDef):
         return ""
-    called = {
-        node.func.attr for node in below(tree, ast.Call) if isinstance(node.func, ast.Attribute)
-    }
-    if not called & {"backward", "step"}:
+    if not methods_called(tree) & {"backward", "step"}:
         return ""
     counted = next((left for left in _counted(tree)), "_")
     return f"for {counted}, batch in enumerate(loader):"

@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, is_name, methods_of
 from fallline.triage.calls import Facts, at, calls, keyword, kind_of, name_of, number, owner_of
 from fallline.triage.pattern import find
 from fallline.triage.point import quoted
@@ -86,7 +86,7 @@ def _networks(tree: ast.Module) -> Iterator[tuple[str, dict[str, str]]]:
     """The last operation of each network, and what its layers are."""
     made = {ast.unparse(t): a.value for a in below(tree, ast.Assign) for t in a.targets}
     for cls in below(tree, ast.ClassDef):
-        forward = next((m for m in cls.body if isinstance(m, ast.FunctionDef) and m.name == "forward"), None)  # fmt: skip
+        forward = next((m for m in methods_of(cls) if m.name == "forward"), None)  # fmt: skip
         if forward is None:
             continue
         returned = [r for r in below(forward, ast.Return) if r.value is not None]
@@ -114,7 +114,7 @@ def _end(value: ast.expr, forward: ast.FunctionDef, made: dict[str, ast.expr]) -
                 a.value
                 for a in below(forward, ast.Assign)
                 if a.lineno <= value.lineno
-                and any(isinstance(t, ast.Name) and t.id == name for t in a.targets)
+                and any(is_name(t, name) for t in a.targets)
                 and a.value is not value
             ]
             if not earlier:
@@ -176,7 +176,7 @@ def _activations(tree: ast.Module) -> Iterator[tuple[str, dict[str, str]]]:
         for one, two in zip(call.args, call.args[1:], strict=False):
             if {kind_of(one), kind_of(two)} <= _LINEAR:
                 yield "linear after linear", {**at("first", one), **at("second", two)}
-    named = [f for c in below(tree, ast.ClassDef) for f in c.body if isinstance(f, ast.FunctionDef) and f.name == "forward"]  # fmt: skip
+    named = [f for c in below(tree, ast.ClassDef) for f in methods_of(c) if f.name == "forward"]  # fmt: skip
     made = {ast.unparse(t): a.value for a in below(tree, ast.Assign) for t in a.targets}
     for forward in named:
         linear = [

@@ -6,7 +6,7 @@ import ast
 import builtins
 import re
 
-from fallline.syntax.nodes import below
+from fallline.syntax.nodes import below, methods_called
 from fallline.triage.claim import Action
 from fallline.triage.honest import READ, Reply
 from fallline.triage.pasted import as_far_as, parsed
@@ -80,7 +80,7 @@ def silent(prose: str, code: str) -> Reply:
 def _missing(tree: ast.Module) -> list[str]:
     """What a training has and this excerpt has not."""
     facts = facts_of(tree)
-    called = {c.func.attr for c in below(tree, ast.Call) if isinstance(c.func, ast.Attribute)}
+    called = methods_called(tree)
     have = {
         "the model": any(c.bases for c in below(tree, ast.ClassDef)) or "Sequential" in called,
         "the loss": any(f.startswith("loss ") for f in facts),

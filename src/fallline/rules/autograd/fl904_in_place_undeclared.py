@@ -9,6 +9,7 @@ from fallline.finding import Finding, Severity
 from fallline.flow.functions import AutogradFunction, Method, functions_in, own_nodes
 from fallline.rule import Rule
 from fallline.syntax import Module
+from fallline.syntax.nodes import is_name
 
 # What gives another name for the same memory; everything else makes a new tensor, or may.
 _VIEWS = frozenset(
@@ -220,7 +221,7 @@ def _returns(forward: Method, name: str) -> bool:
                 results = [result]
             case _:
                 continue
-        if any(isinstance(r, ast.Name) and r.id == name for r in results):
+        if any(is_name(r, name) for r in results):
             return True
     return False
 
