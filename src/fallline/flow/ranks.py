@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from fallline.flow.calls import last_name
-from fallline.flow.values import siblings_before
+from fallline.flow.left_before import tests_left_at
 from fallline.syntax import Module
 from fallline.syntax.nodes import below, walk
 from fallline.syntax.once import once
@@ -129,7 +129,9 @@ def only_on_some_ranks(module: Module, node: ast.AST) -> bool:
             case ast.With(items):
                 if any(mentions_rank(module, i.context_expr) for i in items):
                     return True
-        if isinstance(here, ast.stmt) and _left_before(module, up, here):
+        if isinstance(here, ast.stmt) and any(
+            mentions_rank(module, test) for test in tests_left_at(up, here)
+        ):
             return True
         if isinstance(up, Def):
             by_decorator = any(mentions_rank(module, d) for d in up.decorator_list)
@@ -157,26 +159,6 @@ def _other_arm_saves(module: Module, test: ast.AST, here: ast.AST) -> bool:
     guarded = (n for s in other for n in below(s, ast.If) if mentions_rank(module, n.test))
     saves = {id(call) for call in module.calls("torch.save")}
     return any(id(c) in saves for n in guarded for c in ast.walk(n))
-
-
-def _left_before(module: Module, block: ast.AST, statement: ast.stmt) -> bool:
-    """`if rank != 0: return`, or an assertion, among the statements before this one."""
-    for earlier in siblings_before(block, statement):
-        match earlier:
-            case ast.Assert(test) if mentions_rank(module, test):
-                return True
-            case ast.If(test, [*_, last]) if mentions_rank(module, test) and _leaves(last):
-                return True
-    return False
-
-
-def _leaves(statement: ast.stmt) -> bool:
-    match statement:
-        case ast.Return() | ast.Continue() | ast.Break() | ast.Raise():
-            return True
-        case ast.Expr(ast.Call() as call):
-            return last_name(call) in {"exit", "_exit", "quit"}
-    return False
 
 
 def runs_on_every_rank(module: Module, node: ast.AST, seen: frozenset[int] = frozenset()) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fallline.finding import Finding, Fix, Severity
 from fallline.flow.calls import last_name, of_self
 from fallline.flow.draws import drawn_in_every_mode
+from fallline.flow.left_before import tests_left_at
 from fallline.flow.options import stays
 from fallline.flow.unused import given_to
 from fallline.flow.values import values_of
@@ -165,6 +166,22 @@ class MonteCarlo(nn.Module):
     def mc_samples(self, x, n):
         return [F.dropout(x, 0.5) for _ in range(n)]
 """,
+        # left before it drops
+        """\
+import torch.nn as nn
+from torch.nn.functional import dropout
+
+
+class DropMessage(nn.Module):
+    def __init__(self, rate=0.5):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, messages):
+        if not self.training or self.rate == 0.0:
+            return messages
+        return dropout(messages, self.rate)
+""",
         """\
 import torch.nn.functional as F
 
@@ -270,6 +287,7 @@ class Attention(nn.Module):
         return Fix("Follow the module's mode", (Editor(module).replace(use, text),))
 
 
+_NOT_TRAINING = re.compile(r"\bnot\b[^,]*\btraining\b|\btraining (==|is) False")
 _HANDED_ON = 4  # a rate that a model gives its stages, these their blocks, these their attention
 
 
@@ -386,9 +404,15 @@ def _on_purpose(module: Module, call: ast.Call) -> bool:
         for line in module.source.lines[max(0, call.lineno - 2) : call.end_lineno]
     ):
         return True
+    here: ast.AST = call
     for up in module.parents(call):
         if isinstance(up, ast.If | ast.IfExp) and "train" in module.segment(up.test):
             return True
+        if isinstance(here, ast.stmt) and any(
+            _NOT_TRAINING.search(module.segment(test)) for test in tests_left_at(up, here)
+        ):
+            return True
+        here = up
         if isinstance(up, ast.FunctionDef | ast.AsyncFunctionDef):
             first = up.args.posonlyargs + up.args.args
             if _ON_PURPOSE.search(up.name) or "train" in up.name:
