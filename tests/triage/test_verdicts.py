@@ -280,6 +280,10 @@ def test_two_questions_get_two_answers_and_one_gets_one() -> None:
         "KerasTuner: the best epoch is chosen on the validation loss and the hyperparameters are ranked by it, is that leakage?",
         "I want to implement the backward pass of the gradient penalty in mlpack wgangp_impl.hpp, how?",
         "How can I freeze one or more layers of a network during training in Torch7 (Lua)?",
+        "My loss is nan from the second epoch\n800/800 [=========] - 2s - loss: nan - acc: 0.1 - val_loss: nan - val_acc: 0.1",
+        "XGBoost4J stops too early in training: does early stopping ignore its number of rounds?",
+        "In AlexeyAB's darknet the loss is higher after a restart on two GPUs, why?",
+        "matterport Mask R-CNN loses accuracy when training is resumed from a checkpoint, why?",
     ],
 )
 def test_other_libraries_are_not_answered_as_torch(question: str) -> None:
@@ -331,3 +335,14 @@ for images, labels in loader:
     evidence = gather(question)
     told = " ".join([(r := answer(question, evidence).reply).answer, *(a.do for a in r.actions)])
     assert "0.001 times its gradient" in told and "FL104" not in told
+
+
+def test_a_dead_run_is_not_called_normal() -> None:
+    reply = answer(
+        "In my GRPO run loss=0, kl=0 and grad_norm=0 all the time, the reward is fine. Why?"
+    ).reply
+    assert "does not train" in reply.answer and "the model trains" not in reply.answer
+
+
+def test_torch_named_beside_another_library_stays_ours() -> None:
+    assert answer("I ported matterport Mask R-CNN to PyTorch and the loss is nan, why?").reply.ours

@@ -67,6 +67,7 @@ _OTHER_CODE = re.compile(
     r"```[^\S\n]*(?:javascript|jsx?|tsx?|typescript|java|php|sql|html|css|ruby|swift|kotlin|r|julia)\b",
     re.I,
 )
+_KERAS_LOG = re.compile(r"\[=+>?\.*\] - (?:ETA: )?\d+s\b.* - (?:val_)?loss: ")
 # a complaint that names nothing: what is missing is the question, not that it is ours
 _COMPLAINT = frozenset("it this that thing my the a i is am are was does do did not no any work works working run runs running help me please pls broken fail fails failed wrong bad stuck error errors problem issue bug why what how to fix get got going go something anything still just help can you code script train training model again now at all look looks right correct ok okay fine good have idea know since crash crashes crashed crashing keeps".split())  # fmt: skip
 _YIELDING = 0.75  # what is left of a specialist's words beside the one it yields to
@@ -398,6 +399,7 @@ def other_framework(text: str) -> bool:
     """Whether a question is about another framework: it names one, and not torch; or about another tool: it names one, and nothing that is trained."""
     words = frozenset(tokens(_COMPARED.sub(" ", text)))
     named = bool(words & _lexicon().frameworks) or _OTHER_CODE.search(text) is not None
+    named = named or _KERAS_LOG.search(text) is not None
     named = named or (bool(words & _lexicon().tools) and words.isdisjoint(_TRAINED))
     return named and not words & _TORCH and _NN.search(text) is None
 
