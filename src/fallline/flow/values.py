@@ -406,10 +406,11 @@ class Values:
 
 def default_of(function: Def, argument: ast.arg) -> ast.expr | None:
     """What an argument is where a call does not say."""
-    given = [*function.args.posonlyargs, *function.args.args]
-    place = given.index(argument) - len(given)
-    defaults = function.args.defaults
-    return defaults[place] if -place <= len(defaults) else None
+    takes = function.args
+    given = [*takes.posonlyargs, *takes.args]
+    placed = zip(reversed(given), reversed(takes.defaults), strict=False)
+    named = zip(takes.kwonlyargs, takes.kw_defaults, strict=True)
+    return next((default for one, default in (*placed, *named) if one is argument), None)
 
 
 def _agreed(values: Sequence[ast.expr | ast.arg | None]) -> ast.expr | ast.arg | None:
